@@ -4,7 +4,10 @@ configuration that the gateway's own loader accepts."""
 import json
 import re
 import subprocess
+import sys
+import threading
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +292,33 @@ def test_nobody_but_the_gateways_asks_the_engines() -> None:
     assert set(named["values"]) == {of(found, "StatefulSet")[0]["metadata"]["namespace"] for found in gateways} | {"monitoring"}
     grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace > ListenSpec().request_timeout + 10, "an answer may take as long as the gateway lets it"
+
+
+def test_an_engine_is_told_to_stop_when_it_has_answered() -> None:
+    """vLLM ends what it is answering at SIGTERM, which kubelet sends when this hook is over."""
+    left = [(2, 1), (1, 0), (0, 1), (0, 0), (7, 7)]
+
+    class Vllm(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            running, waiting = left.pop(0)
+            self.send_response(200)
+            self.end_headers()
+            lines = ["# HELP vllm:num_requests_running Requests.", 'vllm:num_requests_waiting_by_reason{reason="capacity"} 0.0']
+            lines += [f'vllm:num_requests_running{{engine="0"}} {running}.0', f'vllm:num_requests_waiting{{engine="0"}} {waiting}.0']
+            self.wfile.write("\n".join(lines).encode())
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    objects = render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays/inference")
+    (container,) = of(objects, "Deployment")[0]["spec"]["template"]["spec"]["containers"]
+    python, flag, code = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert (python, container["ports"][0]["containerPort"]) == ("python3", 8000)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Vllm) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = re.sub(r"sleep\(\d+\)", "sleep(0)", code).replace(":8000", f":{server.server_port}")
+        done = subprocess.run([sys.executable, flag, here], env={}, capture_output=True, text=True, timeout=60, check=False)
+        server.shutdown()
+    assert (done.returncode, left) == (0, [(7, 7)]), done.stderr
 
 
 def test_whoever_asks_the_admin_listener_finds_the_name_in_its_certificate() -> None:
