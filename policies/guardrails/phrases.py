@@ -17,6 +17,7 @@ from unicodedata import combining
 import re2
 
 from policies.guardrails.folding import ASCII_BYTES, BEFORE, BOUNDARY, encoded, fold, fold_character, is_word
+from policies.guardrails.phrase_bases import LEAST, Base, Bases
 
 MAX_PHRASES = 20_000
 MAX_LENGTH = 200
@@ -40,6 +41,8 @@ _LEAST_PORTION = 2048
 _PORTION_WORK = 1_600_000_000
 """Characters times instructions of the pattern that are searched in one step. Each character may add a state to its automaton, and making
 one takes the longer, the more phrases there are: with 20,000, a thousand characters of a new kind take a millisecond."""
+_AT_ONCE: Final = 512
+"""Phrases after which a thread that reads them lets others have the interpreter: compiled code does not do so by itself."""
 _ASCII_BOUNDARY = "[^0-9A-Za-z_]"
 _ASCII_SPACE = "[\\t-\\r\\x1c-\\x20]"
 """What folding turns into a space, of ASCII."""
@@ -60,6 +63,8 @@ class Pace:
 
 _PACE: Final = Pace()
 """That of the whole process."""
+_BASES: Final = Bases()
+"""Those of the whole process."""
 
 
 class Node:
@@ -121,9 +126,9 @@ class PhraseSet:
     Raises ValueError that names a phrase that cannot be matched, or when there are none or too many.
     """
 
-    def __init__(self, phrases: Iterable[str], pace: Pace = _PACE) -> None:
+    def __init__(self, phrases: Iterable[str], pace: Pace = _PACE, bases: Bases = _BASES) -> None:
         self._pace = pace
-        folded = sorted({_checked(phrase) for phrase in phrases})
+        folded = _folded(phrases)
         if not folded:
             raise ValueError("no phrase is given")
         if len(folded) > MAX_PHRASES:
@@ -137,14 +142,33 @@ class PhraseSet:
         self.trigger = _trigger(folded)
         self._phrases = folded
         self._exact: re2._re2.RE2 | None = None
-        if sum(map(len, folded)) > MAX_LATER:
+        self._base: Base | None = None
+        self._added: re2._re2.RE2 | None = None
+        self._sure = True
+        size = sum(map(len, folded))
+        if size >= LEAST:
+            self._letters = self._exact = self._shared(folded, bases)
+        elif size > MAX_LATER:
             self._letters = self._exact = _compile(_pattern(folded, BOUNDARY, " "))
         else:
             self._letters = _compile(_pattern(folded, "", " "))
-        self.portion = max(_LEAST_PORTION, min(_LARGEST_PORTION, _PORTION_WORK // self._letters.ProgramSize()))
+        work = self._letters.ProgramSize() + (0 if self._added is None else self._added.ProgramSize())
+        self.portion = max(_LEAST_PORTION, min(_LARGEST_PORTION, _PORTION_WORK // work))
         self.harmless: Callable[[str], bool | None] = lru_cache(65536)(self._harmless)
         """For a character outside of a match: None when it may begin one or must wait for its marks, else whether a word may go on
         behind it."""
+
+    def _shared(self, folded: list[str], bases: Bases) -> re2._re2.RE2:
+        """The pattern of a list in use that differs little from this one, with one beside it for what is new; else one of its own."""
+        members = frozenset(folded)
+        base = bases.nearest(members)
+        if base is None:
+            base = bases.add(Base(members, _compile(_pattern(folded, BOUNDARY, " "))))
+        added = sorted(members - base.phrases)
+        if added:
+            self._added = _compile(_pattern(added, BOUNDARY, " "))
+        self._base, self._sure = base, base.phrases <= members
+        return base.pattern
 
     def _harmless(self, character: str) -> bool | None:
         folded = fold_character(character)
@@ -154,7 +178,8 @@ class PhraseSet:
         return is_word(folded[-1])
 
     def occurs(self, text: str) -> bool:
-        """Whether any phrase occurs in the whole of `text`. The letter of an escape of JSON (`\\n`) is read as one, and as none."""
+        """Whether any phrase occurs in the whole of `text`; too much where the pattern of another list is used (`made`). The letter of an
+        escape of JSON (`\\n`) is read as one, and as none."""
         return self._occurs(encoded(text))
 
     def occurs_in(self, data: bytes) -> bool:
@@ -162,7 +187,8 @@ class PhraseSet:
         return self._occurs(data.translate(ASCII_BYTES))
 
     def may_occur(self, text: str) -> bool:
-        """As `occurs`; too much, but never too little, while what that needs is not compiled yet (PAUSE): `made` says so afterwards."""
+        """As `occurs`; too much, but never too little, while what that needs is not compiled yet (PAUSE), or where a pattern is that of
+        another list: `made` says so afterwards."""
         return self._occurs(encoded(text), patient=True)
 
     def may_occur_in(self, data: bytes) -> bool:
@@ -176,11 +202,13 @@ class PhraseSet:
 
     @property
     def made(self) -> bool:
-        """Whether all is compiled that `occurs` needs."""
-        return self._exact is not None
+        """Whether all is compiled that `occurs` needs, for these phrases and no others."""
+        return self._exact is not None and self._sure
 
     def _occurs(self, data: bytes, patient: bool = False) -> bool:
         """Most texts do not even have the letters of a phrase. patient: nothing is compiled for this if something else just was."""
+        if self._added is not None and _read(self._added, data):
+            return True
         if not _read(self._letters, data):
             return False
         exact = self._exact
@@ -201,6 +229,16 @@ def _read(pattern: re2._re2.RE2, data: bytes) -> bool:
     for escape in _ESCAPES:
         data = data.replace(escape, b"\\;")
     return bool(pattern.Match(_START, data, 0, len(data))[0][0] >= 0)
+
+
+def _folded(phrases: Iterable[str]) -> list[str]:
+    """The phrases as texts are read, each once, in order. Raises ValueError."""
+    found: set[str] = set()
+    for number, phrase in enumerate(phrases, 1):
+        found.add(_checked(phrase))
+        if number % _AT_ONCE == 0:
+            time.sleep(0.0)
+    return sorted(found)
 
 
 def _checked(phrase: str) -> str:
@@ -231,7 +269,9 @@ def _trigger(phrases: list[str]) -> str:
 def _pattern(phrases: list[str], boundary: str, space: str) -> str:
     """The phrases as alternatives, grouped by whether their edges need a boundary."""
     groups: dict[tuple[bool, bool], list[str]] = {}
-    for phrase in phrases:
+    for number, phrase in enumerate(phrases, 1):
+        if number % _AT_ONCE == 0:
+            time.sleep(0.0)
         escaped = re2.escape(phrase).replace("\\ ", " ").replace(" ", f"{space}{{1,{MAX_SPACES}}}")
         groups.setdefault((is_word(phrase[0]), is_word(phrase[-1])), []).append(escaped)
     alternatives = []

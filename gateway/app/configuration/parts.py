@@ -7,6 +7,7 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ from policies.guardrails.prefilter import prefilter as prefilter_of
 @dataclass(frozen=True)
 class Parts:
     """Plug-ins by path and settings (`key_of`), in the configuration's order. logins: in the order in which they are asked. gauges: what
-    each of them measures, by name."""
+    each of them measures, by name. files: digests of what guardrails have read of the files that their settings name, by name."""
 
     guardrails: Mapping[bytes, Guarded]
     logins: Mapping[bytes, Authenticator]
@@ -45,6 +46,11 @@ class Parts:
     exporters: Mapping[bytes, object] = field(default_factory=dict)
     prefilter: Prefilter | None = None
     gauges: Mapping[bytes, dict[str, float]] = field(default_factory=dict)
+    files: Mapping[bytes, Mapping[str, bytes]] = field(default_factory=dict)
+
+    def triggers(self) -> list[str]:
+        """Those of the guardrails that have one, for the scan that stands for all of them."""
+        return [guarded.trigger for guarded in self.guardrails.values() if guarded.triggered]
 
     def living(self) -> list[tuple[str, object]]:
         """(path of its setting, plug-in) of each."""
@@ -74,6 +80,12 @@ def reads_files(settings: Mapping[str, Any] | Spec) -> bool:
     """Whether settings name a file, which may have changed behind the same name."""
     names = settings.__struct_fields__ if isinstance(settings, Spec) else settings
     return any(name.endswith("_file") for name in names)
+
+
+def files_of(settings: Mapping[str, Any] | Spec) -> list[Any]:
+    """The files that settings name."""
+    named = msgspec.structs.asdict(settings) if isinstance(settings, Spec) else settings
+    return [value for name, value in named.items() if name.endswith("_file") and value is not None]
 
 
 class PartsBuilder:
@@ -113,32 +125,60 @@ class PartsBuilder:
     async def build(self, spec: ConfigSpec, before: Parts = NONE) -> Parts:
         """Builds guardrails in a thread, because a large list takes long. Raises ConfigError with the setting's path."""
         guardrails: dict[bytes, Guarded] = {}
+        files: dict[bytes, Mapping[str, bytes]] = {}
         for start in range(0, len(spec.guardrails), AT_ONCE):
             some = range(start, min(start + AT_ONCE, len(spec.guardrails)))
-            guardrails |= await asyncio.to_thread(self._guardrails, spec, some, before)
-        prefilter = before.prefilter
-        if list(guardrails.values()) != list(before.guardrails.values()):
-            prefilter = await asyncio.to_thread(prefilter_of, [guarded.trigger for guarded in guardrails.values() if guarded.triggered])
+            guardrails |= await asyncio.to_thread(self._guardrails, spec, some, before, files)
+        prefilter, triggers = before.prefilter, Parts(guardrails, {}).triggers()
+        if triggers != before.triggers():
+            prefilter = await asyncio.to_thread(prefilter_of, triggers)
         gauges: dict[bytes, dict[str, float]] = {}
         logins = self._logins(spec, before, gauges)
-        return Parts(guardrails, logins, self._hooks(spec, before), self._exporters(spec, before), prefilter, gauges)
+        return Parts(guardrails, logins, self._hooks(spec, before), self._exporters(spec, before), prefilter, gauges, files)
 
     def enter(self, parts: Parts) -> None:
         """These are in force from now on: only what they measure counts."""
         self.login_gauges.maps = list(parts.gauges.values())
 
-    def _guardrails(self, spec: ConfigSpec, numbers: Iterable[int], before: Parts) -> dict[bytes, Guarded]:
+    def _guardrails(
+        self, spec: ConfigSpec, numbers: Iterable[int], before: Parts, files: dict[bytes, Mapping[str, bytes]]
+    ) -> dict[bytes, Guarded]:
+        """files: gets what they have read."""
         made: dict[bytes, Guarded] = {}
         for number in numbers:
             wanted = spec.guardrails[number]
             key = key_of(wanted)
-            known = None if reads_files(wanted.settings) else before.guardrails.get(key)
-            made[key] = self._guardrail(number, wanted) if known is None else known
+            known, read = before.guardrails.get(key), before.files.get(key, {})
+            if known is not None and reads_files(wanted.settings) and not self._unchanged(files_of(wanted.settings), read):
+                known = None
+            if known is None:
+                read = {}
+                known = self._guardrail(number, wanted, read)
+            made[key] = known
+            if read:
+                files[key] = read
         return made
 
-    def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
+    def _unchanged(self, named: list[Any], read: Mapping[str, bytes]) -> bool:
+        """Whether what was read of these files is what they hold now. A large list is not to be compiled again for nothing: that keeps the
+        interpreter from everything else."""
+        try:
+            if len(read) != len(named) or not all(isinstance(name, str) and name in read for name in named):
+                return False  # it read them in a way of its own
+            return all(_digest(self._read_text(name)) == known for name, known in read.items())
+        except (OSError, ValueError):  # what is wrong is said where it is built
+            return False
+
+    def _guardrail(self, number: int, spec: GuardrailSpec, read: dict[str, bytes]) -> Guarded:
+        """read: gets the digests of the files that it reads."""
+
+        def reading(name: str) -> str:
+            text = self._read_text(name)
+            read[name] = _digest(text)
+            return text
+
         with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):
-            guardrail = self._plugins.guardrail(spec, self._read_text, asker=self._asker)
+            guardrail = self._plugins.guardrail(spec, reading, asker=self._asker)
         if hasattr(guardrail, "sweep"):
             self._sweeping.add(guardrail)
         return Guarded(
@@ -231,3 +271,7 @@ class PartsBuilder:
         key = (name, mode)
         self.guardrail_failures[key] = self.guardrail_failures.get(key, 0) + 1
         self._record("guardrail_failed", name, {"fail_mode": mode})
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import tracemalloc
+from collections.abc import Generator
 
 import pytest
 
+from gateway.core.slices import at_once
+from policies.guardrails.denylist import DenyList
+from policies.guardrails.phrase_bases import Bases
 from policies.guardrails.phrases import MAX_LATER, MAX_PHRASES, Node, Pace, PhraseSet
 from tests.steady import at_most, spent
 
@@ -157,3 +162,54 @@ def test_a_text_with_all_phrases_leaves_a_fraction_of_the_trie() -> None:
         count += 1
         waiting += (waiting.pop()._next or {}).values()
     assert count < sum(map(len, phrases)) / 4
+
+
+def versions(*changes: tuple[int, int], count: int = 4000) -> list[PhraseSet]:
+    """Versions of a list: the first, and for each change one that lacks so many of its phrases and has so many others."""
+    phrases, bases = many(count), Bases()
+    others = [[*phrases[removed:], *[f"new {number} phrase" for number in range(added)]] for removed, added in changes]
+    return [PhraseSet(one, bases=bases) for one in (phrases, *others)]
+
+
+def test_a_list_that_has_changed_a_little_shares_the_pattern_of_the_one_before() -> None:
+    phrases = many(4000)
+    first, more, fewer, both = versions((0, 3), (2, 0), (2, 3))
+    assert more._letters is fewer._letters is both._letters is first._letters
+    for one, removed, added in ((first, 0, 0), (more, 0, 3), (fewer, 2, 0), (both, 2, 3)):
+        assert one.made == (removed == 0)
+        assert one.may_occur(f"so {phrases[7]}.") and one.may_occur_in(f"so {phrases[3999]}.".encode())
+        assert one.may_occur(f"a new 2 phrase, {chr(233)}") == one.may_occur_in(b"a new 2 phrase") == (added == 3)
+        assert not one.may_occur("all is well") and not one.may_occur(f"a new {added} phrase")
+        guardrail = DenyList("words", one, mask=False)
+        for text, refused in ((phrases[1], removed == 0), (phrases[2], True), ("a new 2 phrase", added == 3), ("all is well", False)):
+            found = guardrail.check([f"so {text}."])
+            assert (at_once(found) if isinstance(found, Generator) else found).action == ("block" if refused else "allow"), text
+
+
+def test_one_that_has_changed_much_has_a_pattern_of_its_own() -> None:
+    first, fewer, more = versions((1000, 0), (0, 2000))
+    assert first._letters is not fewer._letters is not more._letters is not first._letters and fewer.made and more.made
+    small, other = versions((0, 1), count=100)
+    assert small._letters is not other._letters and other.made
+
+
+def test_what_was_removed_is_dropped_with_the_last_list_that_shares_it() -> None:
+    bases = Bases()
+    first = PhraseSet(many(4000), bases=bases)
+    second = PhraseSet([*many(4000), "one more"], bases=bases)
+    del first
+    assert bases.nearest(frozenset(many(4000))) is second._base is not None
+    del second
+    gc.collect()
+    assert bases.nearest(frozenset(many(4000))) is None
+
+
+def test_a_list_that_has_changed_a_little_is_ready_soon() -> None:
+    phrases = many(6000)
+
+    def again() -> float:
+        bases, made = Bases(), list[PhraseSet]()
+        first = spent(lambda: made.append(PhraseSet(phrases, bases=bases)))
+        return spent(lambda: made.append(PhraseSet([*phrases[1:], "one more"], bases=bases))) / first
+
+    at_most(0.5, again)

@@ -137,6 +137,36 @@ async def test_a_change_swaps_the_snapshot_and_keeps_what_did_not_change(gateway
     assert gateway.metrics.reloads == {"applied": 1, "refused": 0}
 
 
+async def test_a_list_in_a_file_is_compiled_again_only_once_the_file_has_changed(gateway: Gateway, tmp_path: Path) -> None:
+    words, more = tmp_path / "words.txt", tmp_path / "more.txt"
+    words.write_text("blue\n")
+    more.write_text("green\n")
+    guardrails = [
+        {"name": "words", "type": "denylist", "settings": {"phrases_file": str(words)}},
+        {"name": "more", "type": "denylist", "settings": {"phrases_file": str(more)}},
+    ]
+    reloader = gateway.changes.reloader
+    (tmp_path / "gatehouse.yaml").write_text(config(tmp_path, guardrails=guardrails))
+
+    async def reloaded() -> tuple[Any, ...]:
+        await reloader.reload()
+        snapshot = gateway.plane.current()
+        return (*snapshot.models["m"].request_guardrails, snapshot.prefilter)
+
+    first, second, scan = await reloaded()
+    assert scan is not None and await reloaded() == (first, second, scan)
+    await reloader.refresh("store")
+    assert gateway.plane.current().prefilter is scan
+    words.write_text("red\n")
+    changed = await reloaded()
+    assert changed[0] is not first and changed[1] is second and changed[2] is not scan
+    assert changed[0].guardrail.check(["a red one"]).action == "block" and changed[0].guardrail.check(["a blue one"]) is ALLOW
+    words.unlink()
+    with pytest.raises(ConfigError, match="the guardrail 'words'"):
+        await reloader.reload()
+    assert gateway.plane.current().models["m"].request_guardrails[0] is changed[0]
+
+
 async def test_the_collector_does_not_look_through_what_is_being_built(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
