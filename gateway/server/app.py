@@ -5,17 +5,19 @@ The table maps a path to its handler; what is not in it is 404 (no engine path i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from math import ceil
-from typing import Any
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 
 from gateway.core.batches import WorkDesk
 from gateway.core.errors import GatehouseError, ModelNotFound, NotFound, RequestError
-from gateway.core.snapshot import ModelEntry
+from gateway.core.slices import Steps, at_once, in_slices, portions
+from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.tickets import TicketDesk
 from gateway.core.tokens import TokenDesk
 from gateway.core.types import Headers, Principal
@@ -40,9 +42,15 @@ from gateway.wire.table import identity_lines, is_inference, refusal
 
 Response = tuple[int, bytes, list[tuple[bytes, bytes]]]
 Handler = Callable[[Message], Awaitable[Response]]
+T = TypeVar("T")
+Listed: TypeAlias = tuple[str, ModelEntry]
 MODELS = b"/v1/models/"
 MESSAGES = b"/v1/messages"
 STREAMED: Response = (0, b"", [])
+AT_ONCE: Final = 128
+"""Models that are looked at in one step: for each, all that the caller may do is asked."""
+LISTINGS: Final = 4
+"""Callers for whom more models than that are listed at a time; others wait."""
 
 
 class DataApplication:
@@ -60,6 +68,7 @@ class DataApplication:
         self._work = None if work is None else WorkEndpoint(plane, work, self._identified)
         self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified, self._proved)
         self._responses = responses.ResponsesEndpoint(plane)
+        self._turns = asyncio.Semaphore(LISTINGS)
         self._tickets = None if tickets is None else TicketEndpoint(plane, *tickets, self._identified)
         self._table: dict[bytes, Handler] = {
             b"/v1/models": self._models,
@@ -171,17 +180,22 @@ class DataApplication:
         record_denial(self._plane, state["peer"], state["request_id"], error)
 
     async def _models(self, scope: Message) -> Response:
+        listed = await self._listed(scope)
+        if anthropic.VERSION in scope["state"]["headers"]:
+            return 200, anthropic.page([(name, entry.spec.created) for name, entry in listed], scope["query_string"]), _identity(scope)
+        return 200, await self._in_turn(written(listed, _model), len(listed)), []
+
+    async def _listed(self, scope: Message) -> list[Listed]:
         principal = await self._principal(scope)
         snapshot = self._plane.current()
-        may_see = snapshot.authorizer.may_see
-        seen = {name: entry for name, entry in snapshot.models.items() if may_see(principal, name)}
-        # An alias is listed only for a caller who may not use the model under its own name.
-        listed = {name: entry for name, entry in seen.items() if name == entry.name or entry.name not in seen}
-        if anthropic.VERSION in scope["state"]["headers"]:
-            shown = [anthropic.model(name, entry.spec.created) for name, entry in listed.items()]
-            return 200, anthropic.page(shown, scope["query_string"]), _identity(scope)
-        data = [_model(entry, name) for name, entry in listed.items()]
-        return 200, msgspec.json.encode({"object": "list", "data": data}), []
+        return await self._in_turn(listed(snapshot, principal), len(snapshot.models))
+
+    async def _in_turn(self, steps: Steps[T], size: int) -> T:
+        """Looks at many models in slices, for a few callers at a time: each takes a slice of every round of the loop."""
+        if size <= AT_ONCE:
+            return at_once(steps)
+        async with self._turns:
+            return await in_slices(steps)
 
     async def _model(self, scope: Message) -> Response:
         principal = await self._principal(scope)
@@ -197,10 +211,8 @@ class DataApplication:
 
     async def _engines(self, scope: Message) -> Response:
         """The models, as OpenAI's first API lists them."""
-        status, body, extra = await self._models(scope)
-        listed = msgspec.json.decode(body)["data"]
-        data = [{"id": one["id"], "object": "engine", "owner": one.get("owned_by", ""), "ready": True} for one in listed]
-        return status, msgspec.json.encode({"object": "list", "data": data}), extra
+        listed = await self._listed(scope)
+        return 200, await self._in_turn(written(listed, _engine), len(listed)), []
 
     async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
@@ -226,9 +238,37 @@ class DataApplication:
         return (200 if ready else 503), msgspec.json.encode(report), []
 
 
+def listed(snapshot: Snapshot, principal: Principal) -> Steps[list[Listed]]:
+    """The models that a caller may see, by the names under which they are shown. An alias is listed only for a caller who may not use the
+    model under its own name."""
+    may_see = snapshot.authorizer.may_see
+    seen: dict[str, ModelEntry] = {}
+    for some in portions(tuple(snapshot.models.items()), AT_ONCE):
+        seen.update([(name, entry) for name, entry in some if may_see(principal, name)])
+        yield
+    found: list[Listed] = []
+    for some in portions(tuple(seen.items()), AT_ONCE):
+        found += [(name, entry) for name, entry in some if name == entry.name or entry.name not in seen]
+        yield
+    return found
+
+
+def written(models: list[Listed], show: Callable[[ModelEntry, str], dict[str, Any]]) -> Steps[bytes]:
+    """The list of models as JSON. show: an item of it."""
+    parts: list[bytes] = []
+    for some in portions(models, AT_ONCE):
+        parts.append(msgspec.json.encode([show(entry, name) for name, entry in some])[1:-1])
+        yield
+    return b'{"object":"list","data":[%b]}' % b",".join(parts)
+
+
 def _model(entry: ModelEntry, name: str) -> dict[str, Any]:
     """OpenAI's model object, under the name that the caller may use."""
     return {"id": name, "object": "model", "created": entry.spec.created, "owned_by": entry.spec.owned_by}
+
+
+def _engine(entry: ModelEntry, name: str) -> dict[str, Any]:
+    return {"id": name, "object": "engine", "owner": entry.spec.owned_by, "ready": True}
 
 
 def _identity(scope: Message) -> list[tuple[bytes, bytes]]:

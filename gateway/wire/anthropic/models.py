@@ -23,13 +23,14 @@ def model(name: str, created: int) -> dict[str, Any]:
     return {"type": "model", "id": name, "display_name": name, "created_at": moment, "lifecycle": "active"}
 
 
-def page(models: Sequence[dict[str, Any]], query: bytes) -> bytes:
-    """The page that a query asks for (`limit`, `after_id`, `before_id`). Raises RequestError."""
+def page(models: Sequence[tuple[str, int]], query: bytes) -> bytes:
+    """The page that a query asks for (`limit`, `after_id`, `before_id`). models: their names, with when they were created. Raises
+    RequestError."""
     asked = {name: values[-1] for name, values in parse_qs(query.decode("latin-1")).items()}
     limit = asked.get("limit", str(DEFAULT))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= MOST):
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= MOST):
         raise RequestError(f"limit: send a number from 1 to {MOST}.", param="limit")
-    names = [one["id"] for one in models]
+    names = [name for name, _ in models]
     first, last = 0, len(names)
     if "after_id" in asked:
         first = _place(names, asked["after_id"], "after_id") + 1
@@ -37,9 +38,10 @@ def page(models: Sequence[dict[str, Any]], query: bytes) -> bytes:
         last = _place(names, asked["before_id"], "before_id")
     backwards = "before_id" in asked and "after_id" not in asked
     found = models[max(first, last - int(limit)) : last] if backwards else models[first : min(last, first + int(limit))]
-    more = len(found) < len(models[first:last])
-    edges = (found[0]["id"], found[-1]["id"]) if found else (None, None)
-    return msgspec.json.encode({"data": list(found), "has_more": more, "first_id": edges[0], "last_id": edges[1]})
+    more = len(found) < last - first
+    edges = (found[0][0], found[-1][0]) if found else (None, None)
+    data = [model(name, created) for name, created in found]
+    return msgspec.json.encode({"data": data, "has_more": more, "first_id": edges[0], "last_id": edges[1]})
 
 
 def _place(names: Sequence[str], name: str, param: str) -> int:

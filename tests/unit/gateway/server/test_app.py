@@ -10,7 +10,7 @@ import pytest
 from gateway.core.errors import AuthenticationError, EngineError, LimitExceeded, Overloaded
 from gateway.core.specs import CorsSpec
 from gateway.core.types import Headers, Peer, Principal, ResponseHead, Usage
-from gateway.server.app import DataApplication
+from gateway.server.app import AT_ONCE, DataApplication, listed, written
 from gateway.server.asgi import AsgiApplication
 from gateway.server.health import Health
 from policies.rbac import ModelAccess
@@ -130,6 +130,56 @@ async def test_models_that_a_caller_may_not_see_are_not_listed() -> None:
     site = Site()
     site.world.authorizer.visible = False
     assert json.loads((await site.ask(b"/v1/models"))[2])["data"] == []
+
+
+async def test_thousands_of_models_are_listed_in_slices() -> None:
+    site = Site()
+    models = site.world.snapshot.models
+    models.update({f"alias-{number}": models["m"] for number in range(3000)})
+    site.world.authorizer.hidden = {"m"}
+    names = ["alias", *[f"alias-{number}" for number in range(3000)]]
+    data = json.loads((await site.ask(b"/v1/models"))[2])["data"]
+    assert [one["id"] for one in data] == names and data[1] == {"id": "alias-0", "object": "model", "created": 0, "owned_by": "gatehouse"}
+    data = json.loads((await site.ask(b"/v1/engines"))[2])["data"]
+    assert [one["id"] for one in data] == names and data[1] == {"id": "alias-0", "object": "engine", "owner": "gatehouse", "ready": True}
+    site.world.authorizer.hidden = set()
+    assert [one["id"] for one in json.loads((await site.ask(b"/v1/models"))[2])["data"]] == ["m"]
+
+
+async def test_a_step_of_the_list_of_models_looks_at_few() -> None:
+    site = Site()
+    models = site.world.snapshot.models
+    models.update({f"alias-{number}": models["m"] for number in range(3000)})
+    asked: list[str] = []
+    site.world.authorizer.may_see = lambda principal, name, version="": asked.append(name) or True  # type: ignore[method-assign,func-returns-value,assignment]
+    most, before = 0, 0
+    for _ in listed(site.world.snapshot, Principal("k", "acme", "api_key", ("*",))):
+        most, before = max(most, len(asked) - before), len(asked)
+    assert len(asked) == len(models) and most == AT_ONCE
+    assert sum(1 for _ in written(list(models.items()), lambda entry, name: {})) == -(-len(models) // AT_ONCE)
+
+
+async def test_the_models_as_anthropic_s_clients_ask_for_them() -> None:
+    site = Site()
+    models = site.world.snapshot.models
+    models.update({f"alias-{number}": models["m"] for number in range(300)})
+    site.world.authorizer.hidden = {"m"}
+
+    async def page(query: bytes) -> tuple[list[str], bool]:
+        status, _, body = await site.ask(b"/v1/models" + query, b"anthropic-version: 2023-06-01")
+        assert status == 200
+        shown = json.loads(body)
+        names = [one["id"] for one in shown["data"]]
+        assert (shown["first_id"], shown["last_id"]) == ((names[0], names[-1]) if names else (None, None))
+        return names, bool(shown["has_more"])
+
+    assert await page(b"?limit=2") == (["alias", "alias-0"], True)
+    assert await page(b"?limit=2&after_id=alias-297") == (["alias-298", "alias-299"], False)
+    assert await page(b"?limit=2&before_id=alias-1") == (["alias", "alias-0"], False)
+    assert await page(b"?after_id=alias-7&before_id=alias-3") == ([], False)
+    for limit in (b"0", b"1001", b"-1", b"x", b"00001" + b"9" * 5000):
+        status, _, body = await site.ask(b"/v1/models?limit=" + limit, b"anthropic-version: 2023-06-01")
+        assert (status, json.loads(body)["type"]) == (400, "error"), limit
 
 
 @pytest.mark.parametrize(("path", "visible", "status"), [(b"m", True, 200), (b"alias", True, 200), (b"m", False, 404), (b"x", True, 404)])
