@@ -207,7 +207,10 @@ def _answer(value: bytes | Steps[bytes] | None) -> Answer | Steps[Answer] | None
 
 def _unpacked(steps: Steps[bytes]) -> Steps[Answer]:
     value = yield from steps
-    return Answer(*_UNPACKED.decode(value))
+    yield  # to copy it takes as long as a slice or two
+    answer = Answer(*_UNPACKED.decode(value))
+    yield
+    return answer
 
 
 class Asked:

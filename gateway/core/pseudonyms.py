@@ -59,8 +59,8 @@ class Layer(Protocol):
         """The same for one text of a stream."""
         ...
 
-    def hidden(self, texts: Sequence[str]) -> list[str]:
-        """The opposite of `whole`: texts of the answer with pseudonyms in the place of the request's values."""
+    def hiding(self, texts: Sequence[str]) -> Steps[list[str]]:
+        """The opposite of `whole`: texts of the answer with pseudonyms in the place of the request's values, in steps."""
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import StreamMatcher
-from gateway.core.pseudonyms import Layer
+from gateway.core.pseudonyms import Layer, Restores
 from gateway.core.slices import Steps, at_once, portions
 from gateway.core.snapshot import Inspector, ModelEntry
 from gateway.core.types import ALLOW, ResponseHead, Verdict
@@ -21,9 +21,10 @@ from gateway.core.waiting import Driver, check
 from gateway.core.wire import MAX_EVENT_BYTES, Path, TextFilter, WholeAnswer
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note, all_allowed, all_triggered
+from gateway.pipeline.large import known
 from gateway.pipeline.nested import AT_ONCE, decoded, weight
 from gateway.pipeline.nested_stream import Nested, may_say_more, reading, whole_steps
-from gateway.pipeline.restoring import hidden, matchers, restored
+from gateway.pipeline.restoring import hiding, matchers, restored, restored_steps
 from gateway.pipeline.stream import StreamRelay
 
 LARGE_REQUEST: Final = 16 * 1024
@@ -31,6 +32,8 @@ LARGE_REQUEST: Final = 16 * 1024
 LARGE_READ: Final = 4 * 1024
 """Bytes of events in one read above which they are inspected in turns of the loop, in events of at most PIECE characters a text."""
 PIECE: Final = 4096
+FEW_VALUES: Final = 256
+"""Values that are looked for in a short answer at once."""
 MAX_BACKLOG: Final = 4 * MAX_EVENT_BYTES
 HOLD_LIMIT: Final = 1024 * 1024
 """Most characters of one choice that a guardrail which cannot work on streams may hold."""
@@ -211,7 +214,7 @@ def clears_answer(x: Exchange, entry: ModelEntry, head: ResponseHead, body: byte
     prefilter, guardrails = x.snapshot.prefilter, entry.response_guardrails
     if prefilter is None or not guardrails or entry.response_tools or x.shapes or x.layers or not all_triggered(guardrails):
         return None
-    found = x.request.api.answer(x.request, head, body, True)  # type: ignore[union-attr,arg-type]
+    found = _decoded(x, head, body, True)
     began = _now_ns()
     if not prefilter.clear(found.texts):  # what is clear has no backslash, so no JSON inside of it says more
         return None
@@ -231,7 +234,7 @@ async def answer(
     """
     assert x.request is not None
     try:
-        found = x.request.api.answer(x.request, head, body, insist or bool(guardrails) or bool(x.layers))
+        found = _decoded(x, head, body, insist or bool(guardrails) or bool(x.layers))
     except EngineError:
         if insist or guardrails or x.layers:
             raise
@@ -249,6 +252,12 @@ async def answer(
     return found.body, found.evidence()
 
 
+def _decoded(x: Exchange, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+    """The answer for the record and for guardrails. Raises EngineError."""
+    found = known(x, body, inspected)
+    return x.request.api.answer(x.request, head, body, inspected) if found is None else found  # type: ignore[union-attr,arg-type]
+
+
 async def passed(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str], kept: bool = False) -> Sequence[str] | None:
     """The texts of an answer after every guardrail, with the values that pseudonyms stand for; None when they did not change. kept: they
     have been through guardrails before, so the values are in them already, and guardrails read pseudonyms in their place once more."""
@@ -258,11 +267,26 @@ async def passed(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[s
         replaced = await checked(x, guardrails, texts, "response")
         await _nested_answer(x, guardrails, texts if replaced is None else replaced)
         return replaced
-    before = restored(x.layers, hidden(x.layers, texts) if kept else texts, "before")
+    before = await _restored(x, (await _hidden(x, texts)) if kept else texts, "before")
     after = await checked(x, guardrails, before, "response")
     await _nested_answer(x, guardrails, before if after is None else after)
-    found = restored(x.layers, before if after is None else after, "after")
+    found = await _restored(x, before if after is None else after, "after")
     return None if found is texts or (kept and list(found) == list(texts)) else found
+
+
+async def _hidden(x: Exchange, texts: Sequence[str]) -> Sequence[str]:
+    """With pseudonyms for the values of the request; in turns of the loop where there is much to look for."""
+    steps = hiding(x.layers, texts)
+    if weight(texts) <= AT_ONCE and sum([layer.replaced for layer in x.layers]) <= FEW_VALUES:
+        return at_once(steps)
+    return await x.plane.turns.run(steps)
+
+
+async def _restored(x: Exchange, texts: Sequence[str], when: Restores) -> Sequence[str]:
+    """With the values that pseudonyms stand for; of a long answer they are put back in turns of the loop."""
+    if weight(texts) <= AT_ONCE:
+        return restored(x.layers, texts, when)
+    return await x.plane.turns.run(restored_steps(x.layers, texts, when))
 
 
 async def refusal(x: Exchange, guardrails: Sequence[Inspector], error: GatehouseError) -> GatehouseError:

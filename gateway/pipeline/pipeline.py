@@ -32,6 +32,7 @@ from gateway.core.wire import WireApi
 from gateway.pipeline import approvals, attempt, cached, conversations, costs, counting, inspect, moderation, shapes, tools, uploading
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
+from gateway.pipeline.large import LARGE_ANSWER, read_ahead
 from gateway.pipeline.queueing import note_route
 from gateway.pipeline.releasing import prepare, release
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay, received
@@ -68,7 +69,6 @@ async def serve(x: Exchange) -> None:
     else:
         request = x.request = snapshot.parse(x.path, body, x.headers)
     x.clock.mark("parse")
-
     if request.api.remembers_any:
         await _recalled(x, principal, request)
     entry = _authorised(x, principal, request)  # 4
@@ -88,7 +88,6 @@ async def serve(x: Exchange) -> None:
     relay_type: type[AnswerRelay] = _relay_type(x, entry)
     ticket = _intent(x, principal, request, body)  # 7
     x.clock.mark("intent")
-
     if request.api.moderates and await _moderated(x, entry, ticket):
         return
     if entry.fallbacks:  # 8, 9, 10
@@ -101,6 +100,8 @@ async def serve(x: Exchange) -> None:
         if (entry.response_guardrails or x.layers) and attempt.refuses(relay.head):
             raise await inspect.refusal(x, entry.response_guardrails, _refusal(relay))  # type: ignore[arg-type]
         head, body = _whole_answer(relay, request)
+        if len(body) >= LARGE_ANSWER:
+            await read_ahead(x, relay, entry, body)
         evidence: bytes | memoryview = body
         if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers or x.shapes:
             clear = relay.read = inspect.clears_answer(x, entry, head, body)
@@ -485,9 +486,7 @@ def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memory
         return approvals.sent(x, x.request.api.replayed(body, False, True, x.request.include_usage))  # type: ignore[union-attr]
     if x.upload is not None and x.body is None:  # the engine has answered before it had all of it
         x.keep_alive = False
-    lines = x.request.api.answer_lines(head, len(body))  # type: ignore[union-attr]
-    if costs.shows(x):
-        lines += costs.line(x)
+    lines = x.request.api.answer_lines(head, len(body)) + (costs.line(x) if costs.shows(x) else b"")  # type: ignore[union-attr]
     answer_head = x.head(OK, lines)
     if len(body) < LARGE:
         x.client.send(answer_head + body)
@@ -495,5 +494,5 @@ def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memory
         x.client.send(answer_head)
         x.client.send(body)
     x.head_sent, x.answer_bytes = True, len(body)
-    x.answer_hash = x.snapshot.audit.hash_body(evidence)  # the client need not wait for it
+    x.answer_hash = x.answer_hash or x.snapshot.audit.hash_body(evidence)  # the client need not wait for it
     x.clock.mark("relay")

@@ -62,17 +62,20 @@ class AnswerRelay:
     """Gathers a whole answer; `done` completes at its end. Nothing is sent to the client here, so a failure may be retried.
 
     The gathered bytes count against the memory budget until the client has taken them. read: the answer, once guardrails have read it.
+    counted, whole: what was found of a large one beforehand (gateway.pipeline.large).
     """
 
     held: ClassVar[bool] = False
     """Whether a stream that is `done` has not been sent yet; `release` sends it."""
-    __slots__ = ("_parts", "_reserved", "_size", "done", "exchange", "head", "read")
+    __slots__ = ("_parts", "_reserved", "_size", "counted", "done", "exchange", "head", "read", "whole")
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.done: Signal[None] = Signal()
         self.head: ResponseHead | None = None
         self.read: WholeAnswer | None = None
+        self.whole: WholeAnswer | None = None
+        self.counted: Usage | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._reserved = 0
@@ -128,6 +131,8 @@ class AnswerRelay:
             return None
         if self.read is not None and self.read.usage is not None:
             return self.read.usage
+        if self.counted is not None:
+            return self.counted
         request: InferenceRequest = self.exchange.request  # type: ignore[assignment]
         return request.api.answer_usage(request, self.body())
 

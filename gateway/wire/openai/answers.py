@@ -16,8 +16,9 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import EngineError, GuardrailViolation
+from gateway.core.slices import Steps, at_once
 from gateway.core.wire import Path, TextFilter, WholeAnswer
-from gateway.wire.openai.scores import narrow
+from gateway.wire.openai.scores import narrow, without_alternatives
 from gateway.wire.openai.usage import usage_from
 from gateway.wire.openai.views import PlainAnswer
 from gateway.wire.unique import colons
@@ -337,7 +338,8 @@ class OpenAiAnswer(WholeAnswer):
 
     __slots__ = ("_document",)
 
-    def __init__(self, body: bytes, generates: bool, inspected: bool = True) -> None:
+    def __init__(self, body: bytes, generates: bool, inspected: bool = True, decoded: Any = None, keys: int = -1) -> None:
+        """decoded, keys: what `decoding` gave for this body; None: it is still to be decoded."""
         super().__init__(body)
         self._document: dict[str, Any] | None = None
         plain = plain_answer(body) if generates else None
@@ -350,9 +352,13 @@ class OpenAiAnswer(WholeAnswer):
                 self.body = _ENCODE(plain)  # what was read and nothing else, also where a key is there twice
             return
         try:
-            document = msgspec.json.decode(body) if generates else _without_numbers(body)
+            document = decoded
+            if document is None and generates:
+                document = without_alternatives(body) if inspected else msgspec.json.decode(body)
+            elif document is None:
+                document = at_once(_without_numbers(body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise EngineError("The engine's answer is not valid JSON.") from None
+            raise EngineError(NOT_JSON) from None
         if not isinstance(document, dict):
             raise EngineError("The engine's answer is not a JSON object.")
         choices = document.get("choices")
@@ -372,7 +378,7 @@ class OpenAiAnswer(WholeAnswer):
             self.body = msgspec.json.encode(document)
         elif inspected:
             sent = msgspec.json.encode(document)
-            if colons(body) != sent.count(b":"):  # a key that is there twice was read once
+            if (colons(body) if keys < 0 else keys) != sent.count(b":"):  # a key that is there twice was read once
                 self.body = sent
         self._document = document
         self.texts = answer_texts(document)
@@ -433,14 +439,28 @@ def _answer_places(document: dict[str, Any]) -> list[Place]:
     return found
 
 
-def _without_numbers(body: bytes) -> Any:
+def decoding(body: bytes) -> Steps[tuple[Any, int]]:
+    """A large answer without choices, decoded as OpenAiAnswer does it, in steps, and its colons. Raises EngineError."""
+    try:
+        document = yield from _without_numbers(body)
+        return document, colons(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineError(NOT_JSON) from None
+
+
+def _without_numbers(body: bytes) -> Steps[Any]:
     """An answer without choices, decoded but for the vectors in its results: a million numbers are nothing to read."""
     if body.lstrip()[:1] != b"{":
         return msgspec.json.decode(body)
-    return {key: _rows(value) if key in LISTS else msgspec.json.decode(value) for key, value in _FIELDS.decode(body).items()}
+    fields: dict[str, Any] = _FIELDS.decode(body)
+    yield
+    for key, value in fields.items():
+        fields[key] = _rows(value) if key in LISTS else msgspec.json.decode(value)
+        yield
+    return fields
 
 
-def _rows(value: Raw) -> Any:
+def _rows(value: Any) -> Any:
     try:
         rows: list[dict[str, Any]] = _ROWS.decode(value)
     except msgspec.ValidationError:
@@ -454,6 +474,7 @@ def _rows(value: Raw) -> Any:
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _ROWS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+NOT_JSON: Final = "The engine's answer is not valid JSON."
 
 
 def _is_base64(text: str) -> bool:

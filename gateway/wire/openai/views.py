@@ -351,6 +351,23 @@ class PlainAnswer(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     usage: PlainUsage | UnsetType | None = UNSET
 
 
+class TokenScore(Struct, gc=False):
+    """The log probability of a token, without those of its alternatives."""
+
+    token: Any = None
+    logprob: Any = None
+    bytes: Any = None
+
+
+class Scores(Struct, gc=False):
+    """The log probabilities of a choice, of a chat or of a completion."""
+
+    content: list[TokenScore] | None = None
+    tokens: Any = None
+    token_logprobs: Any = None
+    text_offset: Any = None
+
+
 class Delta(Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None

@@ -17,7 +17,7 @@ from gateway.core.types import Finding, Verdict
 from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
 from policies.guardrails.pseudonyms.nesting import Nesting, escaped, unescaped
-from policies.guardrails.pseudonyms.restoring import Forms, Restoring
+from policies.guardrails.pseudonyms.restoring import WINDOW, Forms, Restoring
 from policies.guardrails.pseudonyms.vault import Session, Vault
 from policies.guardrails.recognition.actions import PSEUDONYM, Actions, canonical
 from policies.guardrails.recognition.guardrail import EntityGuardrail
@@ -25,7 +25,8 @@ from policies.guardrails.recognition.guardrail import EntityGuardrail
 SPELLED: Final = frozenset({"email", "phone", "card", "iban", "ssn", "national_id", "passport", "mac"})
 """Entities that are the same in any case and with any separators."""
 DEEPEST: Final = 2
-"""Strings of JSON around a value that `hidden` finds."""
+"""Strings of JSON around a value that `hiding` finds."""
+_WORD: Final = re.compile(r"\w")
 LITERAL: Final = "\0literal"
 """Stands for the entity of a text that only looks like a pseudonym."""
 RENAMED: Final = "Text in the form of a pseudonym was renamed."
@@ -42,6 +43,12 @@ AT_ONCE: Final = 2048
 """Characters that are read in one step."""
 EACH: Final = 16
 """What a text costs beside its characters, in characters."""
+SEARCHED: Final = 1024 * 1024
+"""Characters in which one value or another is looked for in one step."""
+OPENED: Final = 4096
+"""What a value costs to be decrypted, in such characters."""
+SEARCHES: Final = 64
+"""Values that are looked for in one window of a text in one step."""
 
 
 class Issued:
@@ -149,20 +156,26 @@ class Issued:
         nested = self._nested or (self._session is not None and self._session.nested)
         return Restoring(self._forms, self._counted, nested, self._grown)
 
-    def hidden(self, texts: Sequence[str]) -> list[str]:
+    def hiding(self, texts: Sequence[str]) -> Steps[list[str]]:
         """Only whole words count: part of another word is no value, and what guardrails are to read stays readable."""
         labels: dict[str, str] = {}
-        for label, sealed in self._labels.items():
+        size, done = sum(map(len, texts)) + EACH * len(texts), 0
+        for label, sealed in tuple(self._labels.items()):
             value = self._seal.opened(sealed, label)
             for depth in range(DEEPEST + 1 if escaped(value, 1) != value else 1):
                 form = escaped(value, depth)
                 if any(form in text for text in texts):
                     labels.setdefault(form, label)
+                done += size + OPENED
+            if done > SEARCHED:
+                yield
+                done = 0
         if not labels:
             return list(texts)
-        forms = "|".join(re.escape(form) for form in sorted(labels, key=len, reverse=True))
-        values = re.compile(rf"(?<!\w)(?:{forms})(?!\w)")
-        return [values.sub(lambda match: labels[match[0]], text) for text in texts]
+        found: list[str] = []
+        for text in texts:
+            found.append((yield from _hidden(text, labels)))
+        return found
 
     def _counted(self, label: str) -> str | None:
         value = self._value(label)
@@ -251,6 +264,35 @@ class _Replacing(Actions):
         if value is None or self._actions[entity] != PSEUDONYM:
             return super().replacement(entity, text, value, depth)
         return self._layer.pseudonym(entity, text, value, depth)
+
+
+def _hidden(text: str, labels: dict[str, str]) -> Steps[str]:
+    """A text with labels in the place of values: of the leftmost, and then of the longest of those that begin at one place."""
+    pieces: list[str] = []
+    done = searches = 0
+    for begin in range(0, len(text), WINDOW):
+        places: list[tuple[int, int, str]] = []
+        for form, label in labels.items():
+            end = begin + WINDOW + len(form) - 1
+            start = text.find(form, begin, end)
+            while start >= 0:
+                if _alone(text, start, start + len(form)):
+                    places.append((start, -len(form), label))
+                start = text.find(form, start + 1, end)
+            searches += 1
+            if searches % SEARCHES == 0:
+                yield
+        for start, size, label in sorted(places):
+            if start >= done:
+                pieces += (text[done:start], label)
+                done = start - size
+        yield
+    return "".join([*pieces, text[done:]])
+
+
+def _alone(text: str, start: int, end: int) -> bool:
+    """Whether no character of a word stands next to a part of a text."""
+    return not ((start > 0 and _WORD.match(text, start - 1)) or _WORD.match(text, end))
 
 
 def _identity(entity: str, folded: str) -> str:

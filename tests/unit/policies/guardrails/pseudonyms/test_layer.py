@@ -20,9 +20,10 @@ from policies.guardrails.pii.guardrail import build as build_pii
 from policies.guardrails.pseudonyms import vault
 from policies.guardrails.pseudonyms.guardrail import PseudonymGuardrail
 from policies.guardrails.pseudonyms.layer import MOST_RESERVED, MOST_RESTORED, PseudonymLayer
+from policies.guardrails.pseudonyms.restoring import WINDOW
 from policies.guardrails.secrets.guardrail import SecretsSettings
 from policies.guardrails.secrets.guardrail import build as build_secrets
-from tests.steady import at_most, uncollected
+from tests.steady import at_most, longest_step, uncollected
 
 KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj\n" * 40 + "-----END PRIVATE KEY-----\n"
 ALICE = Principal("alice", "acme", "oidc", session="s1")
@@ -177,11 +178,30 @@ def test_values_in_an_answer_are_hidden_again(scope: str) -> None:
     one = layer(guardrail(scope=scope))
     [mail, odd] = sent(one, "bob@example.com", value)
     answer = [f"To bob@example.com, Xbob@example.com and eve@example.com: {value}", json.dumps({"x": json.dumps({"y": value})}), "none"]
-    there = one.hidden(answer)
+    there = at_once(one.hiding(answer))
     assert there[0] == f"To {mail}, Xbob@example.com and eve@example.com: {odd}" and there[2] == "none", "whole words, known values"
     assert json.loads(json.loads(there[1])["x"]) == {"y": odd}
     assert [one.whole(text) for text in there] == answer
-    assert layer(guardrail(scope=scope)).hidden(answer) == answer
+    assert at_once(layer(guardrail(scope=scope)).hiding(answer)) == answer
+
+
+def test_of_values_that_overlap_the_leftmost_and_longest_is_hidden() -> None:
+    one = layer()
+    short, long, other = sent(one, "b@example.com", "b@example.com.au", "x.b@example.com")
+    texts = ["x.b@example.com.au b@example.com, b@example.com.au b@example.community", "x" * WINDOW + " b@example.com " * 3000]
+    assert at_once(one.hiding(texts)) == [
+        f"{other}.au {short}, {long} b@example.community",
+        "x" * WINDOW + f" {short} " * 3000,
+    ]
+
+
+def test_thousands_of_values_are_hidden_in_short_steps() -> None:
+    one = layer()
+    mails = [f"user{number}@example.com" for number in range(4000)]
+    [passed] = sent(one, " ".join(mails))
+    text = " ".join(mails)
+    assert at_once(one.hiding([text])) == [passed]
+    at_most(0.02, lambda: longest_step(one.hiding([text])))
 
 
 def test_numbers_become_strings_so_that_arguments_stay_readable() -> None:
