@@ -283,7 +283,9 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
             headers = {**call.headers, _HEADER_LENGTH: b"%d" % asked.length}
             client = await self._exchanged(call, asked.path, asked.body, headers, request_id, serve)
             try:
-                return client, infer_response(client.headers.get(_HEADER_LENGTH), client.body(), asked.id)
+                body = client.body()
+                writing = infer_response(client.headers.get(_HEADER_LENGTH), body, asked.id)
+                return client, await in_slices(writing) if len(body) > LARGE else at_once(writing)
             except BaseException as error:
                 client.taken()
                 if isinstance(error, GatehouseError):

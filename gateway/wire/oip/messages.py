@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.errors import EngineError, RequestError
+from gateway.core.slices import Steps
 from gateway.wire.oip import protobuf, values
 from gateway.wire.oip.codec import (
     MAX_RANK,
@@ -257,9 +258,9 @@ def _integers(run: memoryview, datatype: str, who: str, pieces: list[bytes | mem
 # --- answers
 
 
-def infer_response(length: bytes | None, body: bytes, id: str) -> bytes:
-    """A ModelInferResponse for an answer in REST form. length: the header that says how long its JSON part is. Raises EngineError if it is
-    none."""
+def infer_response(length: bytes | None, body: bytes, id: str) -> Steps[bytes]:
+    """A ModelInferResponse for an answer in REST form, in steps. length: the header that says how long its JSON part is. Raises EngineError
+    if it is none."""
     try:
         answer = parse_response(body, header_length(length, len(body)))
     except RequestError as error:
@@ -268,17 +269,26 @@ def infer_response(length: bytes | None, body: bytes, id: str) -> bytes:
     if answer.id or id:
         head.append(field(3, answer.id or id))
     raws: list[bytes | memoryview] = []
+    yield
     for tensor in answer.outputs:
         inner = [field(1, tensor.name), field(2, tensor.datatype), packed(3, tensor.shape)]
         inner += [field(4, _entry(name, value)) for name, value in tensor.parameters.items() if name not in RESERVED and value is not None]
         head.append(field(5, b"".join(inner)))
-        data = tensor.raw if tensor.binary else _binary(tensor)
+        data = tensor.raw if tensor.binary else (yield from _binary(tensor))
         raws += (protobuf.tag(6, LENGTH) + encoded(len(data)), data)
     return b"".join([*head, *raws])
 
 
-def _binary(tensor: Tensor) -> bytes:
+def _binary(tensor: Tensor) -> Steps[bytes]:
     """The binary form of an output that an engine gave in JSON."""
+    pieces: list[bytes] = []
+    for some in values.parts_of(tensor):
+        pieces.append(_part(some))
+        yield
+    return b"".join(pieces)
+
+
+def _part(tensor: Tensor) -> bytes:
     try:
         found = values.json_values(tensor)
         if tensor.datatype == "BYTES":

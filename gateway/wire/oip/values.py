@@ -20,6 +20,8 @@ from gateway.wire.oip.codec import Parameters, Tensor, TensorError, shape_text, 
 
 AT_ONCE = 4096
 """Elements of BYTES that are read in one step."""
+PORTION = 64 * 1024
+"""Bytes of numbers in JSON that are read in one step."""
 MAX_NESTING = 8
 """Deepest nested JSON `data`; tensors of a higher rank are sent flat."""
 
@@ -91,6 +93,25 @@ def json_values(tensor: Tensor) -> list[Any]:
         wrong = next(value for value in values if not bounds[0] <= value <= bounds[1])
         raise TensorError(who, in_range(datatype), short(str(wrong)))
     return values
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """A tensor received as JSON in parts, as `json_values` reads them one after the other: those of a long flat list of numbers. Any other
+    is one part."""
+    data = bytes(tensor.raw).strip()
+    numbers = tensor.datatype != "BYTES" and data.find(b"[", 1) < 0 and data.find(b'"') < 0
+    if len(data) < PORTION or not (numbers and data.startswith(b"[") and data.endswith(b"]")) or data.count(b",") + 1 != tensor.elements:
+        return [tensor]
+    parts: list[Tensor] = []
+    start, last = 1, len(data) - 1
+    while start < last:
+        end = data.find(b",", start + PORTION, last)
+        end = last if end < 0 else end
+        piece = data[start:end]
+        count = piece.count(b",") + 1
+        parts.append(Tensor(tensor.name, tensor.datatype, (count,), count, memoryview(b"[%b]" % piece), False, tensor.role, {}))
+        start = end + 1
+    return parts
 
 
 def in_range(datatype: str) -> str:

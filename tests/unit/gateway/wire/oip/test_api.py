@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
+from gateway.core.slices import at_once
 from gateway.core.types import ResponseHead
 from gateway.wire.oip import codec, values
 from gateway.wire.oip.messages import infer_response
@@ -341,7 +342,7 @@ def test_an_error_does_not_quote_an_answer_that_no_guardrail_has_read(outputs: l
     with pytest.raises(EngineError, match=r"output.*expected") as unread:
         TensorAnswer(ResponseHead(200, []), body, True)
     with pytest.raises(EngineError, match=r"output.*expected") as untranslated:
-        infer_response(None, body, "")
+        at_once(infer_response(None, body, ""))
     assert "vermilion" not in unread.value.message + untranslated.value.message
 
 

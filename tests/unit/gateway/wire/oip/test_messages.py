@@ -181,7 +181,7 @@ def test_an_answer_in_json_or_binary_becomes_a_response() -> None:
         }
     ).encode()
     raw = np.array([1, 2], np.float32).tobytes()
-    found = pb.ModelInferResponse.FromString(infer_response(b"%d" % len(head), head + raw, "asked"))
+    found = pb.ModelInferResponse.FromString(at_once(infer_response(b"%d" % len(head), head + raw, "asked")))
     assert (found.model_name, found.model_version, found.id) == ("m", "2", "asked")
     assert [list(output.shape) for output in found.outputs] == [[2], [1, 2], [1], [1]]
     assert {name: value.WhichOneof("parameter_choice") for name, value in found.outputs[0].parameters.items()} == {
@@ -201,7 +201,28 @@ def test_what_is_no_metadata(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"outputs":[{"name":"x","datatype":"BF16","shape":[1],"data":[1]}]}'])
 def test_what_is_no_answer(body: bytes) -> None:
     with pytest.raises(EngineError):
-        infer_response(None, body, "")
+        at_once(infer_response(None, body, ""))
+
+
+@pytest.mark.parametrize(("datatype", "kind"), [("FP32", np.float32), ("FP64", np.float64), ("INT64", np.int64), ("FP16", np.float16)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_long_answer_in_json_is_written_in_steps(datatype: str, kind: Any, nested: bool) -> None:
+    expected = (np.arange(60_000) % 1000).astype(kind).reshape(-1, 2)
+    data = expected.tolist() if nested else expected.ravel().tolist()
+    shape = list(expected.shape) if nested else [expected.size]
+    body = json.dumps({"model_name": "m", "outputs": [{"name": "y", "datatype": datatype, "shape": shape, "data": data}]}).encode()
+    steps = sum(1 for _ in infer_response(None, body, ""))
+    assert steps == 2 if nested else steps > len(body) // values.PORTION - 1
+    found = pb.ModelInferResponse.FromString(at_once(infer_response(None, body, "")))
+    assert list(found.raw_output_contents) == [expected.tobytes()]
+
+
+@pytest.mark.parametrize("wrong", ["1e99", "true", "null", '"x"', "", "[1]", "1,1"])
+def test_what_is_wrong_in_a_long_answer_is_told(wrong: str) -> None:
+    data = f"[{'1.5,' * 40_000}{wrong}]"
+    body = f'{{"outputs":[{{"name":"y","datatype":"FP32","shape":[40001],"data":{data}}}]}}'.encode()
+    with pytest.raises(EngineError, match="Open Inference Protocol"):
+        at_once(infer_response(None, body, ""))
 
 
 def test_metadata() -> None:
