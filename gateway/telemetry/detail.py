@@ -10,12 +10,13 @@ recorded once a chunk, where a chunk's whole budget is a few microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from gateway.core.types import Usage
+from gateway.telemetry.lazy_families import LazyHistogramMetricFamily
 from gateway.telemetry.metrics import Histogram
 
 OPERATIONS: Final = {
@@ -93,16 +94,32 @@ class GenAi:
                 self._observe(EACH_TOKEN, operation, model, "", (ended - first) * 1e-9 / (usage.completion_tokens - 1))
 
     def collect(self) -> Iterable[Metric]:
-        by_metric: list[list[tuple[list[str], Histogram]]] = [[] for _ in FAMILIES]
-        for (metric, operation, model, kind), histogram in list(self._known.items()):
-            by_metric[metric].append(([OPERATIONS.get(operation, operation), PROVIDER, model, kind], histogram))
+        """Families that are written in a thread: of a thousand models, their samples take half a second."""
+        known = list(self._known.items())
         for number, (name, text, _) in enumerate(FAMILIES):
-            labels = ["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"]
-            kinds = {USAGE: ["gen_ai_token_type"], REQUEST: ["error_type"], CALL: ["error_type"]}.get(number, [])
-            family = HistogramMetricFamily(name, text, labels=labels + kinds)
-            for values, histogram in _merged(by_metric[number]):
-                family.add_metric(values[: 3 + len(kinds)], buckets=histogram.buckets(), sum_value=histogram.sum)
-            yield family
+            yield LazyHistogramMetricFamily(name, text, _Series(known, number), _read)
+
+
+class _Series:
+    """The histograms of one metric with their labels, put together when they are read."""
+
+    def __init__(self, known: list[tuple[tuple[int, str, str, str], Histogram]], metric: int) -> None:
+        self._known, self._metric = known, metric
+        kinds = {USAGE: ["gen_ai_token_type"], REQUEST: ["error_type"], CALL: ["error_type"]}.get(metric, [])
+        self._names = ["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", *kinds]
+
+    def __iter__(self) -> Iterator[tuple[dict[str, str], Histogram]]:
+        found: list[tuple[list[str], Histogram]] = []
+        for (metric, operation, model, kind), histogram in self._known:
+            if metric == self._metric:
+                found.append(([OPERATIONS.get(operation, operation), PROVIDER, model, kind], histogram))
+        for values, histogram in _merged(found):
+            yield dict(zip(self._names, values, strict=False)), histogram
+
+
+def _read(one: tuple[dict[str, str], Histogram]) -> tuple[dict[str, str], list[tuple[str, float]], float]:
+    labels, histogram = one
+    return labels, histogram.buckets(), histogram.sum
 
 
 def _merged(found: list[tuple[list[str], Histogram]]) -> Iterable[tuple[list[str], Histogram]]:

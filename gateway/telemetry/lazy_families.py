@@ -24,7 +24,7 @@ class LazyHistogramMetricFamily(HistogramMetricFamily):
     """read: labels, buckets (as HistogramMetricFamily.add_metric takes them) and sum of one thing; may be called in a thread."""
 
     def __init__(
-        self, name: str, documentation: str, things: Sequence[Any], read: Callable[[Any], tuple[Labels, Sequence[tuple[Any, ...]], float]]
+        self, name: str, documentation: str, things: Iterable[Any], read: Callable[[Any], tuple[Labels, Sequence[tuple[Any, ...]], float]]
     ) -> None:
         super().__init__(name, documentation)
         self.samples = _Buckets(name, things, read)  # type: ignore[assignment]
@@ -41,7 +41,7 @@ class _Samples:
 
 
 class _Buckets:
-    def __init__(self, name: str, things: Sequence[Any], read: Callable[[Any], tuple[Labels, Sequence[tuple[Any, ...]], float]]) -> None:
+    def __init__(self, name: str, things: Iterable[Any], read: Callable[[Any], tuple[Labels, Sequence[tuple[Any, ...]], float]]) -> None:
         self._name, self._things, self._read = name, things, read
 
     def __iter__(self) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ from prometheus_client.core import Metric
 
 from gateway.core.types import Usage
 from gateway.telemetry.detail import FAMILIES, OTHER, Detail, GenAi, Tenants, follow
+from tests.steady import spent
 
 MS = 1_000_000
 
@@ -59,6 +60,17 @@ def test_operations_have_the_conventions_names_and_share_a_series() -> None:
         detail.settled(exchange(operation=operation, first=0), "m", "ok", "", None, 20 * MS)
     counts = {name[1]: value for name, value in sums(detail).items() if name[0] == "gen_ai_server_request_duration_seconds_count"}
     assert counts == {"chat": 2, "text_completion": 1, "rerank": 1}
+
+
+def test_the_series_of_thousands_of_models_are_made_when_they_are_written() -> None:
+    genai = GenAi()
+    for number in range(2000):
+        genai.settled(f"m{number}", "chat", "", (0, MS, 2 * MS, 3 * MS), Usage(7, 11))
+    families: list[Metric] = []
+    assert (
+        spent(lambda: families.extend(genai.collect())) < spent(lambda: [sample for family in families for sample in family.samples]) / 10
+    )
+    assert sum(1 for family in families for sample in family.samples if sample.name.endswith("_count")) == 7 * 2000
 
 
 def test_every_family_is_told_even_while_it_is_empty() -> None:
