@@ -37,7 +37,7 @@ class Applied(msgspec.Struct):
 
 async def show(call: Call) -> Answer:
     version = call.ports.config.version
-    return Answer(ConfigView(version, call.ports.config.current()), version=str(version))
+    return Answer(ConfigView(version, await current(call)), version=str(version))
 
 
 async def apply(call: Call) -> Answer:
@@ -47,26 +47,35 @@ async def apply(call: Call) -> Answer:
         text = call.raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RequestError(f"The body is not UTF-8 text (byte {error.start}).", code="invalid_value") from None
-    before = call.ports.config.current()
+    before = await current(call)
     # shielded: a caller that goes away must not leave the audit log without the outcome
     outcome = await asyncio.shield(
         call.ports.config.apply(text, source=f"admin:{call.actor}", dry_run=call.dry_run, expected=call.expected(), actor=call.actor)
     )
-    return _answer(call, before, outcome)
+    return await _answer(call, before, outcome)
 
 
 async def reload(call: Call) -> Answer:
     call.target = "config"
-    before = call.ports.config.current()
-    return _answer(call, before, await call.ports.config.reload(call.actor))
+    before = await current(call)
+    return await _answer(call, before, await call.ports.config.reload(call.actor))
 
 
-def _answer(call: Call, before: dict[str, Any], outcome: dict[str, Any]) -> Answer:
+async def current(call: Call) -> dict[str, Any]:
+    """The configuration in force, secrets masked. In a thread: of thousands of members it takes a while the first time."""
+    return await asyncio.to_thread(call.ports.config.current)
+
+
+async def changed(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """The differences within members that have names. In a thread: two configurations of a MiB take a second to compare."""
+    return await asyncio.to_thread(lambda: values.diff(values.named(before), values.named(after)))
+
+
+async def _answer(call: Call, before: dict[str, Any], outcome: dict[str, Any]) -> Answer:
     if call.dry_run:
-        would = outcome.pop("would")
-        outcome = {"dry_run": True, "diff": values.diff(values.named(before), values.named(would)), **outcome}
+        outcome = {"dry_run": True, "diff": await changed(before, outcome.pop("would")), **outcome}
     else:
-        call.diff = values.diff(before, call.ports.config.current())
+        call.diff = await asyncio.to_thread(values.diff, before, await current(call))
     return Answer(outcome, version=str(outcome["version"]))
 
 

@@ -14,12 +14,13 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from admin import problems, values
+from admin import problems
 from admin.moments import Timestamp, shown
 from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Change, Collection, read_only
 from admin.resources import sync
 from admin.resources.apply import about
+from admin.resources.config import changed, current
 from gateway.core.errors import NotFound, RequestError, VersionMismatch
 from gateway.core.slices import in_slices
 from gateway.core.storage import ConfigurationRow, Resource
@@ -150,7 +151,7 @@ def _moved_on(head: int) -> VersionMismatch:
 async def _of_file(call: Call, row: ConfigurationRow, payload: dict[str, Any]) -> Answer:
     """Refused, with the reason, where the text can no longer be put into force; nothing has changed then."""
     config = call.ports.config
-    before, version = config.current(), config.version
+    version, before = config.version, await current(call)
     # shielded: a caller that goes away must not leave the audit log without the outcome
     outcome = await asyncio.shield(
         config.apply(
@@ -162,7 +163,7 @@ async def _of_file(call: Call, row: ConfigurationRow, payload: dict[str, Any]) -
             restores=row.number,
         )
     )
-    diff = values.diff(values.named(before), values.named(outcome["would"] if call.dry_run else config.current()))
+    diff = await changed(before, outcome["would"] if call.dry_run else await current(call))
     if not call.dry_run:
         call.diff = diff
     known = {key: outcome[key] for key in ("applied", "changed", "version", "until_restart")}

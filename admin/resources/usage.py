@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from calendar import monthrange
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Final
@@ -18,6 +18,7 @@ from admin.resource import Tenant, scope
 from gateway.core.errors import NotFound, RequestError, StoreUnavailable
 from gateway.core.ledger import EngineRow
 from gateway.core.price_rules import device_rate, nano
+from gateway.core.slices import Steps, in_slices
 from gateway.core.specs import EngineCostSpec
 
 DIMENSIONS: Final = ("tenant", "key", "user", "agent", "model", "operation", "currency", "day")
@@ -271,11 +272,7 @@ async def by_cost_centre(call: Call) -> Answer:
             limit=PAGE,
             after=after,
         )
-        for row in rows:
-            centre = _centre(call, row, rules, of_tenant)
-            known = sums.setdefault((centre, row["currency"]), [0] * len(COUNTS))
-            for place, name in enumerate(COUNTS):
-                known[place] += row[name]
+        await in_slices(_added(sums, rows, lambda row: _centre(call, row, rules, of_tenant)))
         if len(rows) < PAGE:
             break
         after = [rows[-1][name] for name in groups]
@@ -286,6 +283,17 @@ async def by_cost_centre(call: Call) -> Answer:
         named: dict[str, Any] = dict(zip(COUNTS, counts, strict=True))
         items.append({"cost_centre": centre, "currency": currency, **named, "cost": amount(named["cost"])})
     return Answer({"month": query.month, "items": items})
+
+
+def _added(
+    sums: dict[tuple[str, str], list[int]], rows: Sequence[Mapping[str, Any]], centre_of: Callable[[Mapping[str, Any]], str]
+) -> Steps[None]:
+    """Adds rows to the sums of their cost centres and currencies. For each of ten thousand callers, each rule may be asked."""
+    for row in rows:
+        known = sums.setdefault((centre_of(row), row["currency"]), [0] * len(COUNTS))
+        for place, name in enumerate(COUNTS):
+            known[place] += row[name]
+        yield
 
 
 async def _tenants(call: Call) -> dict[str, str]:
@@ -333,13 +341,15 @@ async def engines(call: Call) -> Answer:
     end = min(now, datetime.fromisoformat(until).replace(tzinfo=UTC).timestamp() + 86400)
     if end <= begin:
         raise RequestError(f"The days end ({until}) before they begin ({since}).", param="since")
-    found = await call.store.usage_of_engines(FIRST_DAY, until)
-    asked = [row for row in found if row.day >= since]
+    found: dict[str, list[EngineRow]] = {}
+    for row in await call.store.usage_of_engines(FIRST_DAY, until):
+        found.setdefault(row.engine, []).append(row)
     items = []
     for engine in call.ports.config.current().get("engines", []):
         if engine.get("cost"):
-            there = await _there_since(call, str(engine["name"]), found, today)
-            items.append(engine_sum(engine, asked, min(end, max(begin, there)), end))
+            rows = found.get(str(engine["name"]), [])
+            there = await _there_since(call, str(engine["name"]), rows, today)
+            items.append(engine_sum(engine, [row for row in rows if row.day >= since], min(end, max(begin, there)), end))
     return Answer({"since": since, "until": until, "items": items})
 
 

@@ -112,10 +112,12 @@ class Reloader(Generic[T]):
         return self._spec
 
     def current(self) -> dict[str, Any]:
-        """The configuration in force, secrets masked. Made once for each configuration; not to be changed."""
-        if self._described is None or self._described[0] is not self._spec:
-            self._described = (self._spec, describe(self._spec, self._steps.schemas))
-        return self._described[1]
+        """The configuration in force, secrets masked. Made once for each configuration, which takes long for one of thousands of members;
+        not to be changed. Usable in any thread."""
+        spec, described = self._spec, self._described
+        if described is None or described[0] is not spec:
+            described = self._described = (spec, describe(spec, self._steps.schemas))
+        return described[1]
 
     async def apply(
         self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None, actor: str = "", restores: int | None = None
