@@ -5,10 +5,12 @@ an address that is no longer named        in use until it has not been named for
 no address, or no such name               all stay until there have been none for `keep` seconds
 the name cannot be resolved               all stay, however long that lasts: probes and breakers judge them
 one kind of address cannot be resolved    all of that kind stay
+other settings for the same name          all stay that may, until something is answered
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from gateway.core.host_port import HostPort
@@ -32,6 +34,12 @@ class Addresses:
         self._empty_since: float | None = None
         self._failures = 0
         self.places: tuple[HostPort, ...] = ()
+
+    def take_over(self, former: Addresses, allowed: Callable[[HostPort], bool]) -> None:
+        """Begins with what the same name led to by former settings."""
+        self._used = {where: known for where, known in former._used.items() if allowed(known[0])}
+        self._empty_since = former._empty_since
+        self.places = tuple(sorted(place for place, _ in self._used.values()))
 
     def heard(self, now: float, places: tuple[HostPort, ...], ttl: float, unknown: frozenset[int] = frozenset()) -> float:
         """Takes an answer. unknown: the IP versions of which it may lack addresses. Returns the seconds until the next question."""

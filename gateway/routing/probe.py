@@ -37,7 +37,18 @@ LOAD_PAUSE: Final = 60.0
 LOAD_FRESH: Final = 15.0
 """Seconds for which a reported load counts."""
 LOAD_TIMEOUT: Final = 2.0
-LOAD_BYTES: Final = 512 * 1024
+LOAD_BYTES: Final = 1024 * 1024
+"""Sixteen engines of a data parallel vLLM report 800 KiB."""
+
+
+class _Told:
+    """What an engine has told of its load. asked: when it was asked last. said: when it answered last. load: what; None: it does not tell,
+    or has not yet. Times are monotonic seconds."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.asked = self.said = float("-inf")
+        self.load: dict[str, float] | None = None
 
 
 class HttpProbe:
@@ -48,8 +59,8 @@ class HttpProbe:
         self._now = now
         self._clients: dict[str, tuple[EngineSpec, str, EndpointClient]] = {}
         self._without_health: set[str] = set()
-        self._loads: dict[str, tuple[str, float, dict[str, float] | None]] = {}
-        """By engine: the address, when it was asked, what it said."""
+        self._loads: dict[str, _Told] = {}
+        """By engine."""
         self._tasks = TaskOwner("probe")
 
     async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
@@ -86,32 +97,30 @@ class HttpProbe:
     def _add_load(self, result: ProbeResult, spec: EngineSpec, address: str, where: str) -> None:
         """Adds the load that the engine told last, and asks for the next one."""
         now = time.monotonic()
-        known = self._loads.get(spec.name)
-        if known is not None and known[0] == address:
-            load = known[2]
-            if load is not None and now - known[1] < LOAD_FRESH:
-                result.details["load"] = load
-            if now - known[1] < (LOAD_SECONDS if load is not None else LOAD_PAUSE):
-                return
-        self._loads[spec.name] = (address, now, None if known is None or known[0] != address else known[2])
-        self._tasks.spawn(self._read_load(spec, address, where), name=f"{spec.name}: load")
+        told = self._loads.get(spec.name)
+        if told is None or told.address != address:
+            told = self._loads[spec.name] = _Told(address)
+        if told.load is not None and now - told.said < LOAD_FRESH:
+            result.details["load"] = told.load
+        if now - told.asked < (LOAD_SECONDS if told.load is not None else LOAD_PAUSE):
+            return
+        told.asked = now
+        self._tasks.spawn(self._read_load(spec, told, where), name=f"{spec.name}: load")
 
-    async def _read_load(self, spec: EngineSpec, address: str, where: str) -> None:
+    async def _read_load(self, spec: EngineSpec, told: _Told, where: str) -> None:
+        """Where the engine does not answer, what it told before stays: a busy one may be late once."""
         port, _, path = where.partition("/")
-        client = EndpointClient(_at_port(address, port), tls=spec.tls, connect_timeout=LOAD_TIMEOUT, max_idle=1)
-        load = None
+        client = EndpointClient(_at_port(told.address, port), tls=spec.tls, connect_timeout=LOAD_TIMEOUT, max_idle=1)
         try:
             async with asyncio.timeout(LOAD_TIMEOUT):
                 # Another port may be another server's: it gets no credentials.
                 answer = await ask(client, "GET", f"/{path}", {} if port else _credentials(spec), max_body=LOAD_BYTES)
-            if answer.head.status == 200 and len(answer.body) <= LOAD_BYTES:
-                load = load_in(answer.body)
+            whole = answer.head.status == 200 and len(answer.body) <= LOAD_BYTES
+            told.load, told.said = load_in(answer.body) if whole else None, time.monotonic()
         except (TimeoutError, EngineError, Overloaded, ConfigError, OSError, ValueError):
-            pass  # it does not tell
+            pass  # what it said before is fresh for a while
         finally:
             await client.aclose()
-        if (known := self._loads.get(spec.name)) is not None and known[0] == address:
-            self._loads[spec.name] = (address, time.monotonic(), load)
 
     async def _ask(self, spec: EngineSpec, address: str) -> ProbeResult:
         client = await self._client(spec, address)

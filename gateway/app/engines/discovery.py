@@ -110,8 +110,11 @@ class Discovery:
     def collect(self) -> Iterable[Metric]:
         found = GaugeMetricFamily("gatehouse_dns_addresses", "Addresses of an engine's name that are in use", labels=["engine"])
         failed = CounterMetricFamily("gatehouse_dns_failures", "Questions for an engine's name without a usable answer", labels=["engine"])
-        for (name, _), watch in self._watches.items():
-            found.add_metric([name], float(len(watch.addresses.places)))
+        used: dict[str, int] = {}
+        for (name, _), watch in self._watches.items():  # two of a name while its settings change, or after a change that was refused
+            used[name] = max(used.get(name, 0), len(watch.addresses.places))
+        for name, count in used.items():
+            found.add_metric([name], float(count))
             failed.add_metric([name], float(self._failures.get(name, 0)))
         yield from (found, failed)
 
@@ -120,7 +123,12 @@ class Discovery:
     def _follow(self, name: str, question: Question) -> Watch:
         watch = self._watches.get((name, question))
         if watch is None:
-            watch = self._watches[name, question] = Watch(question)
+            watch = Watch(question)
+            url, dns, upstreams = question
+            for (known, (former_url, former, _)), other in self._watches.items():
+                if (known, former_url, former.records, former.servers) == (name, url, dns.records, dns.servers):
+                    watch.addresses.take_over(other.addresses, lambda place: permitted(place.host, dns.networks, url, upstreams))
+            self._watches[name, question] = watch
             watch.task = self._owner.spawn(self._run(name, watch), name=name)
         return watch
 

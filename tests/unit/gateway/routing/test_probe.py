@@ -234,7 +234,23 @@ async def reached_load(probe: HttpProbe, engine: EngineSpec, address: str) -> An
     return result.details["load"]
 
 
-@pytest.mark.parametrize("said", [answer(404), answer(200, b"no metrics"), answer(500), answer(200, b"x" * 600_000, "text/plain")])
+async def test_what_an_engine_told_counts_on_when_it_does_not_answer_once(probe: HttpProbe, monkeypatch: pytest.MonkeyPatch):
+    for name, seconds in (("LOAD_TIMEOUT", SECONDS), ("LOAD_SECONDS", 0.0), ("LOAD_FRESH", SECONDS)):
+        monkeypatch.setattr(module, name, seconds)
+    well, told, later = answer(200, b"{}"), answer(200, METRICS, "text/plain"), answer(200, METRICS.replace(b" 3", b" 4"), "text/plain")
+    async with answering(well, told, well, b"nothing like HTTP", well, later) as (address, asked):
+        engine = spec("/health", "/metrics")
+        for heard in (2, 4):
+            await probe.probe(engine, address, SECONDS)
+            await reached(lambda least=heard: len(asked) >= least and not len(probe._tasks))
+        assert (await probe.probe(engine, address, SECONDS)).details["load"] == {"running": 3.0, "kv": 0.5}, "its last answer was no load"
+        await reached(lambda: len(asked) >= 6 and not len(probe._tasks))
+        assert probe._loads["e"].load == {"running": 4.0, "kv": 0.5}, "it is asked again as soon as an engine that answers"
+
+
+@pytest.mark.parametrize(
+    "said", [answer(404), answer(200, b"no metrics"), answer(500), answer(200, METRICS + b"x" * module.LOAD_BYTES, "text/plain")]
+)
 async def test_an_engine_that_does_not_tell_its_load_is_well_all_the_same(probe: HttpProbe, said: Any):
     async with answering(answer(200, b"{}"), said, answer(200, b"{}")) as (address, asked):
         engine = spec("/health", "/metrics")

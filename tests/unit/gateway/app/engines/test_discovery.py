@@ -90,6 +90,25 @@ async def test_names_that_are_no_longer_in_force_are_no_longer_asked_for() -> No
     await house.discovery.aclose()
 
 
+async def test_a_change_of_settings_while_no_name_server_answers_takes_nothing_away() -> None:
+    answers = Answers("10.0.0.1", "10.0.1.1")
+    house = House(answers)
+    await house.discovery.places(merged("far"))
+    answers.fails = True
+    longer = merged("far", max_ttl=0.06)
+    assert [place.host for place in (await house.discovery.places(longer))["far"]] == ["10.0.0.1", "10.0.1.1"]
+    narrower = merged("far", networks=("10.0.1.0/24",))
+    assert [place.host for place in (await house.discovery.places(narrower))["far"]] == ["10.0.1.1"], "only where they may be"
+    assert (await house.discovery.places(merged("far", servers=("10.0.0.53:53",))))["far"] == (), "another server is another truth"
+    [family] = [one for one in house.discovery.collect() if one.name == "gatehouse_dns_addresses"]
+    assert [(one.labels["engine"], one.value) for one in family.samples] == [("far", 2.0)], "one sample, while there are several settings"
+    house.discovery.keep(longer)
+    answers.fails, answers.places = False, ("10.0.0.1",)
+    await reached(lambda: house.discovery.faults() == {})
+    assert (await house.discovery.places(longer))["far"], "an address that is missing once is not gone yet"
+    await house.discovery.aclose()
+
+
 async def test_a_failure_and_addresses_that_may_not_be_keep_what_is_known_and_say_why() -> None:
     answers = Answers("10.0.0.1")
     house = House(answers)
