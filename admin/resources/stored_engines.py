@@ -50,6 +50,7 @@ EngineSettings = msgspec.defstruct(
     module=__name__,
 )
 """EngineSpec as the admin API takes it: all settings, secrets as texts."""
+_DESTINATION: Final = "url, dns.servers, dns.records or tls.server_name"
 
 
 class StoredEngineView(EngineView, kw_only=True):
@@ -83,11 +84,11 @@ def keep(call: Call, body: dict[str, Any], before: dict[str, Any] | None) -> dic
 
 
 def _sealed(call: Call, body: dict[str, Any], was: dict[str, Any], field: str, text: str, before: str | None) -> str:
-    if text == before:  # a patch that does not name it
-        if body.get("url") != was.get("url"):
-            raise RequestError("This secret belongs to the old url: send it again, or null to remove it.", param=field)
+    if "${" in text:  # a reference, which is checked where it is read, and is no secret: whoever may name one may name it anywhere
         return text
-    if "${" in text:  # a reference, which is checked where it is read
+    if text == before:  # a patch that does not name it
+        if _destination(body) != _destination(was):
+            raise RequestError(f"This secret belongs to the old {_DESTINATION}: send it again, or null to remove it.", param=field)
         return text
     purpose = engine_secret(str(body["name"]), body.get("url"), field)
     if before is not None and body.get("url") == was.get("url"):
@@ -97,6 +98,13 @@ def _sealed(call: Call, body: dict[str, Any], was: dict[str, Any], field: str, t
         except ConfigError:
             pass  # it was a reference, or cannot be opened any more
     return call.store.seal(Secret(text), purpose)
+
+
+def _destination(body: dict[str, Any]) -> tuple[Any, ...]:
+    """What decides who gets a secret: where the engine is, whom that is asked of, and whose certificate is trusted. Whoever could change
+    it and keep the secret could have it sent to themselves."""
+    dns, tls = body.get("dns") or {}, body.get("tls") or {}
+    return body.get("url"), tuple(dns.get("servers") or ()), dns.get("records") or "address", tls.get("server_name")
 
 
 async def check(call: Call, settings: Any, before: dict[str, Any] | None) -> None:

@@ -110,8 +110,13 @@ def test_a_patch_keeps_secrets_a_replacement_does_not(running: Gatehouse, root: 
     assert same["diff"] == [], "the same secret is no difference"
     found = problem(root.patch("/engines/x", json={"url": "http://127.0.0.1:9"}), 400, "invalid_value")
     assert found["param"] == "api_key" and "send it again" in found["detail"]
+    for elsewhere in ({"dns": {"servers": ["192.0.2.1:53"]}}, {"dns": {"records": "srv"}}, {"tls": {"server_name": "other.test"}}):
+        found = problem(root.patch("/engines/x", json=elsewhere), 400, "invalid_value")
+        assert found["param"] == "api_key" and "send it again" in found["detail"], "nobody has a secret sent to another place unread"
     assert root.patch("/engines/x", json={"api_key": "${env:GATEHOUSE_SECRET_UPSTREAM}"}).status_code == 200
     until(lambda: sends("Bearer sk-from-the-environment"))
+    moved = root.patch("/engines/x?dry_run=true", json={"url": "http://127.0.0.1:9"})
+    assert moved.status_code == 200, "a reference is no secret, and goes with the engine"
     assert root.put("/engines/x", json=external("x", other.port)).json()["settings"]["api_key"] is None
     until(lambda: sends(None))
 

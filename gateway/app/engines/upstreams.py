@@ -14,13 +14,17 @@ from policies.patterns import matches
 
 RESOLVE_SECONDS: Final = 2.0
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+_METADATA: Final = frozenset(
+    ipaddress.ip_address(text) for text in ("fd00:ec2::254", "fd20:ce::254", "168.63.129.16", "100.100.100.200", "192.0.0.192")
+)
+"""Where clouds tell a machine its credentials beside link-local addresses: AWS and Google by IPv6, Azure, Alibaba, Oracle."""
 
 
 def check_address(url: str, allowed: Sequence[str]) -> str | None:
     """Checks what needs no name resolution; returns the host name that still has to be resolved, if any. Raises ConfigError.
 
-    allowed: networks and patterns of host names (`store.upstreams`). When empty, every address is allowed but loopback, link-local
-    (cloud metadata), unspecified and multicast ones.
+    allowed: networks and patterns of host names (`store.upstreams`). When empty, every address is allowed but loopback, link-local,
+    unspecified and multicast ones, and those of cloud metadata.
     """
     host = urlsplit(url).hostname or ""
     try:
@@ -49,9 +53,9 @@ async def check_upstream(url: str, allowed: Sequence[str]) -> None:
 
 
 def permitted(host: str, networks: Sequence[str], url: str, upstreams: Sequence[str] | None) -> bool:
-    """Whether an engine may be at an address to which its name leads. networks: those of `dns`; when empty, everything but this machine and
-    its links. upstreams: `store.upstreams`, for an engine of the store at this url; None for one of the file. A pattern there that fits the
-    name leaves the address to `networks`."""
+    """Whether an engine may be at an address to which its name leads. networks: those of `dns`; when empty, everything but this machine,
+    its links and its cloud's metadata. upstreams: `store.upstreams`, for an engine of the store at this url; None for one of the file. A
+    pattern there that fits the name leaves the address to `networks`."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -79,5 +83,8 @@ def _check_ip(address: _IP, allowed: Sequence[str]) -> None:
         networks = [network for network in map(_network, allowed) if network is not None]
         if not any(address in network for network in networks):
             raise ConfigError("is not within store.upstreams, where engines of the store may be", path="url")
-    elif address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
-        raise ConfigError("is an address of this machine or link; store.upstreams of the configuration can allow it", path="url")
+    elif address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast or address in _METADATA:
+        raise ConfigError(
+            "is an address of this machine or link, or of its cloud's metadata; store.upstreams of the configuration can allow it",
+            path="url",
+        )

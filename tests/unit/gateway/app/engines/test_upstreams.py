@@ -21,6 +21,11 @@ from gateway.core.errors import ConfigError
         "224.0.0.1",
         "[::ffff:127.0.0.1]",
         "[::ffff:a9fe:a9fe]",
+        "[fd00:ec2::254]",
+        "[fd20:ce::254]",
+        "168.63.129.16",
+        "100.100.100.200",
+        "[::ffff:192.0.0.192]",
     ],
 )
 def test_addresses_of_this_machine_and_link_are_refused(host: str) -> None:
@@ -32,6 +37,7 @@ def test_addresses_of_this_machine_and_link_are_refused(host: str) -> None:
 def test_other_addresses_are_taken_and_names_are_asked_for() -> None:
     assert check_address("http://10.0.0.5:8000", ()) is None
     assert check_address("https://[2001:db8::1]", ()) is None
+    assert check_address("http://[fd00:ec2::253]", ()) is None
     assert check_address("https://vllm.example:8000", ()) == "vllm.example"
 
 
@@ -41,6 +47,7 @@ def test_what_the_configuration_allows_is_all_there_is() -> None:
     assert check_address("http://127.0.0.1:9", allowed) is None
     assert check_address("http://a.models.example", allowed) is None
     assert check_address("http://models.example", allowed) == "models.example"
+    assert check_address("http://100.100.100.200", ("100.64.0.0/10",)) is None
     for host in ("10.2.0.1", "127.0.0.2", "[::1]"):
         with pytest.raises(ConfigError, match="is not within store"):
             check_address(f"http://{host}", allowed)
