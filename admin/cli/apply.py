@@ -67,6 +67,8 @@ def listed(found: dict[str, Any], by_name: Sequence[str], where: str) -> None:
             for name, body in found[kind].items():
                 if not isinstance(body, dict):
                     raise CommandError(f"{where}: {kind}.{name} must be a mapping")
+                if body.get("name", name) != name:
+                    raise CommandError(f"{where}: {kind}.{name} has another name, {_short(repr(body['name']))}")
             found[kind] = [{"name": name, **body} for name, body in found[kind].items()]
 
 

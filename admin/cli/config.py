@@ -105,8 +105,8 @@ def rollback(
     """
     path = f"/config/history/{number}/rollback"
     with session.client() as client, session.out.remarks.status("rollback"):
-        head = client.json("GET", "/config/history", params={"limit": "1"})["items"][0]["number"]
-        headers = {"if-match": f'"{head}"'}
+        newest = client.json("GET", "/config/history", params={"limit": "1"})["items"]
+        headers = {"if-match": f'"{newest[0]["number"]}"'} if newest else {}  # without any, the next answer says that there is none
         plan = client.json("POST", path, headers=headers, params={"dry_run": "true"}, timeout=LONG)
     if dry_run:
         session.out.one(_short(session, plan))

@@ -93,14 +93,14 @@ def changed(given: dict[str, Any], cleared: Iterable[str]) -> dict[str, Any]:
     return wanted
 
 
-def fail(error: CommandError) -> typer.Exit:
-    """Says why, on one line."""
+def fail(error: CommandError, trouble: int = 1) -> typer.Exit:
+    """Says why, on one line. trouble: the exit code unless the usage was wrong."""
     typer.echo(f"error: {' '.join(clean(str(error)).split())}", err=True)
-    return typer.Exit(2 if isinstance(error, UsageError) else 1)
+    return typer.Exit(2 if isinstance(error, UsageError) else trouble)
 
 
-def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the common options to a command that takes a Session, after its own."""
+def connected(command: Callable[..., Any], trouble: int = 1) -> Callable[..., Any]:
+    """Adds the common options to a command that takes a Session, after its own. trouble: the exit code where it fails."""
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -133,10 +133,10 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
             with understood(session.profile.url):
                 command(session, **given)
         except CommandError as error:
-            raise fail(error) from None
+            raise fail(error, trouble) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone
-            raise typer.Exit(1) from None
+            raise typer.Exit(trouble) from None
 
     parameters = [p.replace(kind=keyword) for p in own] + common
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -24,6 +25,8 @@ _BY_NAME: Final = ("roles",)
 """Kinds that may be written as in the configuration, as a mapping of names."""
 LEFT_OUT: Final = "schedules of jobs, joined machines, suspensions, halts, legal holds, and states such as usage and files of clients"
 """What people may take for a part of a dump; docs/cli.md has the whole list."""
+UNKNOWN: Final = 2
+"""The exit code of `diff` where it does not know, as that of diff(1)."""
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON as `dump` writes it; `-` is standard input.")]
 
 
@@ -42,6 +45,10 @@ def dump(
     found = {kind: items for kind, items in found.items() if items is not None}
     as_json = session.out.format is Format.json or file.suffix == ".json"
     text = json.dumps(found, indent=2, ensure_ascii=False) + "\n" if as_json else written(found)
+    most = MAX_BYTES if as_json else yamltree.MAX_BYTES
+    if len(text.encode() if as_json else text) > most:  # better said now than when the file is needed
+        what, shorter = ("bytes of JSON", "leave kinds out with --kind") if as_json else ("characters of YAML", "write JSON")
+        session.out.remark(f"WARNING: `diff` and `sync` read no more than {most} {what}: {shorter}")
     if str(file) == "-":
         sys.stdout.buffer.write(text.encode())  # in UTF-8 as in a file, whatever the terminal's encoding
         sys.stdout.buffer.flush()
@@ -55,9 +62,9 @@ def dump(
         session.out.remark(f"not in it: {LEFT_OUT}; a backup of the database has them (docs/cli.md)")
 
 
-@connected
+@partial(connected, trouble=UNKNOWN)
 def diff(session: Session, file: FileArgument) -> None:
-    """Prints what `sync` would create, replace and delete for a file. Exit code 1 if the store differs."""
+    """Prints what `sync` would create, replace and delete for a file. Exit code 1 if the store differs, 2 if that cannot be found out."""
     wanted = read(file)
     with session.client() as client:
         found = _asked(client, "/sync:diff", wanted)

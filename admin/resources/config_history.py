@@ -18,7 +18,7 @@ from admin import problems
 from admin.moments import Timestamp, shown
 from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Change, Collection, read_only
-from admin.resources import sync
+from admin.resources import bindings, sync
 from admin.resources.apply import about
 from admin.resources.config import changed, current
 from gateway.core.errors import NotFound, RequestError, VersionMismatch
@@ -239,7 +239,8 @@ def _item(call: Call, collection: Collection[Any], name: str, body: dict[str, An
     except msgspec.ValidationError as error:
         raise RequestError(f"{collection.kind}/{name} was stored in a form that this version cannot use: {error}", param=name) from None
     action = "created" if now is None else "replaced"
-    return sync.Item(collection.kind, name, action, collection.diff(was, plain), now, collection, settings, body)
+    kept = bindings.plain(body) if collection.kind == bindings.BINDINGS.kind else body
+    return sync.Item(collection.kind, name, action, collection.diff(was, plain), now, collection, settings, kept)
 
 
 def operations() -> list[Operation]:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from admin.operation import Call
 from admin.permissions import Permitted
@@ -19,20 +19,19 @@ from gateway.core.people import parts
 from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
 from gateway.core.write_set import NO_OTHERS, Body, WriteSet
 
-T = TypeVar("T", Resource, KeyRecord)
 ACCESS: Final = ("tenants", "roles", "models")
 """Kinds to which a role or a binding may refer."""
+PAGE: Final = 1000
 TOGETHER: Final = "together"
 """The key in `Call.asked` of the PlannedStore, in calls that are checked together with others."""
 
 
 @dataclass
 class PlannedStore:
-    """resources: for each kind that is written, all there will be, by name. keys: all there will be, or None if no key is written. written:
-    the bodies of new and changed resources. gone: kind and name of what is deleted."""
+    """resources: for each kind that is written, all there will be, by name. written: the bodies of new and changed resources. gone: kind
+    and name of what is deleted, keys among them."""
 
     resources: dict[str, dict[str, Resource]]
-    keys: Mapping[str, KeyRecord] | None = None
     written: list[Body] = field(default_factory=list)
     gone: frozenset[tuple[str, str]] = frozenset()
     found: dict[Any, Any] = field(default_factory=dict)
@@ -81,8 +80,8 @@ class PlannedStore:
         return {kind: by_tenant(sorted(known.values(), key=lambda one: one.name)) for kind, known in self.resources.items()}
 
     @cached_property
-    def owned_keys(self) -> dict[str, list[KeyRecord]]:
-        return by_tenant((self.keys or {}).values())
+    def keys_gone(self) -> frozenset[str]:
+        return frozenset(id for kind, id in self.gone if kind == "keys")
 
     @cached_property
     def members(self) -> dict[tuple[str, str], list[Resource]]:
@@ -100,14 +99,14 @@ def shared_findings(call: Call) -> dict[Any, Any] | None:
     return None if then is None else then.found
 
 
-def by_tenant(listed: Iterable[T]) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = {}
+def by_tenant(listed: Iterable[Resource]) -> dict[str, list[Resource]]:
+    found: dict[str, list[Resource]] = {}
     for one in listed:
         found.setdefault(one.tenant, []).append(one)
     return found
 
 
-def of_tenants(owned: Mapping[str, Sequence[T]], tenants: Tenants) -> list[T]:
+def of_tenants(owned: Mapping[str, Sequence[Resource]], tenants: Tenants) -> list[Resource]:
     """Those of one tenant, of several, or (None) of all."""
     if isinstance(tenants, str):
         return list(owned.get(tenants, ()))
@@ -143,9 +142,17 @@ class _Store:
         return Page(tuple(found if isinstance(tenant, str) else sorted(found, key=lambda one: one.name)))
 
     async def list_keys(self, *, tenant: Tenants = None, **others: Any) -> Page[KeyRecord]:
-        if self._then.keys is None:
+        """Some of those that are left, if there are any. Keys that have ended may be very many: they are not read with the rest."""
+        gone = self._then.keys_gone
+        if not gone:
             return await self._now.list_keys(tenant=tenant, **others)
-        return Page(tuple(of_tenants(self._then.owned_keys, tenant)))
+        cursor: str | None = None
+        while True:
+            page = await self._now.list_keys(tenant=tenant, **{**others, "limit": PAGE, "cursor": cursor})
+            left = tuple(key for key in page.items if key.id not in gone)
+            if left or page.cursor is None:
+                return Page(left)
+            cursor = page.cursor
 
     async def members(self, group: str, *, limit: int = 100, cursor: str | None = None) -> Page[Resource]:
         if "users" not in self._then.resources:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -19,14 +19,13 @@ from admin import problems, values
 from admin.operation import Answer, Call, Operation, Written
 from admin.permissions import FIELDS
 from admin.resource import Change, Collection, Tenant, read_only
-from admin.resources import bindings, keys, references
+from admin.resources import bindings, keys, references, users
 from admin.resources.apply import COLLECTIONS as POLICIES
 from admin.resources.apply import about
 from admin.resources.groups import GROUPS
 from admin.resources.planned_store import PlannedStore
 from admin.resources.prices import PRICES
 from admin.resources.tenants import TENANTS, purged
-from admin.resources.users import USERS
 from gateway.core.durations import shown
 from gateway.core.errors import AlreadyExists, NotFound, RequestError, VersionMismatch
 from gateway.core.slices import Steps, in_slices
@@ -39,7 +38,7 @@ MOST: Final = 10_000
 """Resources of one kind."""
 SHOWN: Final = 10
 """Names in an error."""
-COLLECTIONS: Final[tuple[Collection[Any], ...]] = (TENANTS, GROUPS, USERS, *POLICIES, PRICES)
+COLLECTIONS: Final[tuple[Collection[Any], ...]] = (TENANTS, GROUPS, users.USERS, *POLICIES, PRICES)
 KINDS: Final = (*(known.kind for known in COLLECTIONS), "keys")
 
 
@@ -102,7 +101,8 @@ class Synced(msgspec.Struct, kw_only=True):
 
 @dataclass
 class Held:
-    """What the store has of some kinds, read at one moment. seq: of the newest change before it."""
+    """What the store has of some kinds, read at one moment. keys: those that count, and those that were asked for. seq: of the newest
+    change before it."""
 
     resources: dict[str, dict[str, Resource]]
     keys: dict[str, KeyRecord]
@@ -142,14 +142,17 @@ def readable(call: Call) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if all(call.access.may(permission) for permission in rights(kind)))
 
 
-async def held(call: Call, kinds: Sequence[str]) -> Held:
-    """All of these kinds at one moment. Raises PermissionDenied, StoreUnavailable, and RequestError for too many."""
+async def held(call: Call, kinds: Sequence[str], ids: Set[str] = frozenset()) -> Held:
+    """All of these kinds at one moment. ids: of keys that are wanted even if they do not count. Raises PermissionDenied, StoreUnavailable,
+    and RequestError for too many."""
     for kind in kinds:
         for permission in rights(kind):
             call.require(permission)
     seq = (await call.store.changes_since(NEWEST, 1)).head  # first, so that no change between the two is missed
-    found, of_keys = await call.store.everything([kind for kind in kinds if kind != "keys"], keys="keys" in kinds, most=MOST)
-    for kind, listed in (*found.items(), ("keys", of_keys)):
+    others = [kind for kind in kinds if kind != "keys"]
+    found, of_keys = await call.store.everything(others, keys=ids if "keys" in kinds else None, most=MOST)
+    now = call.ports.clock.wall()
+    for kind, listed in (*found.items(), ("keys", [key for key in of_keys if _in_use(key, now)])):
         if len(listed) > MOST:
             raise RequestError(f"The store has more than {MOST} {kind}: leave that kind out.", param=kind)
     return Held({kind: {one.name: one for one in listed} for kind, listed in found.items()}, {key.id: key for key in of_keys}, seq)
@@ -183,9 +186,13 @@ def counts(collection: Collection[Any], one: Resource) -> bool:
     return bool(values.diff(decided(collection, one.name, {}), decided(collection, one.name, one.body)))
 
 
+def _in_use(key: KeyRecord, now: float) -> bool:
+    return not key.user and key.state(now) == "active"
+
+
 def _counting_keys(call: Call, found: Held) -> list[KeyRecord]:
     now, ours = call.ports.clock.wall(), filed(call, "keys")
-    return [key for key in found.keys.values() if not key.user and key.state(now) == "active" and key.id not in ours]
+    return [key for key in found.keys.values() if _in_use(key, now) and key.id not in ours]
 
 
 async def dump(call: Call) -> Answer:
@@ -229,7 +236,7 @@ def compared(call: Call) -> list[str]:
 async def plan(call: Call) -> tuple[Held, list[Item], int]:
     """What is to be done so that the store is equal to the request, and how much is equal already. Nothing of it is examined."""
     kinds = compared(call)
-    found = await held(call, kinds)
+    found = await held(call, kinds, frozenset(str(one.id) for one in call.body.keys or ()))
 
     def differences() -> Steps[tuple[list[Item], int]]:
         items: list[Item] = []
@@ -388,8 +395,7 @@ def planned(found: Held, doing: Sequence[Item]) -> Steps[PlannedStore]:
             written.append((item.kind, body))
             then[item.kind][item.name] = Resource(item.kind, item.name, item.collection.tenant_of(body), 0, body, 0.0, 0.0, "")
         yield
-    left = {id: key for id, key in found.keys.items() if ("keys", id) not in gone}
-    return PlannedStore(then, left if found.keys else None, written, gone)
+    return PlannedStore(then, written, gone)
 
 
 async def examine(call: Call, then: PlannedStore, item: Item) -> None:
@@ -402,6 +408,8 @@ async def examine(call: Call, then: PlannedStore, item: Item) -> None:
     assert item.collection is not None
     if item.before is not None:
         call.require(f"{item.kind}:{verb}", item.before.tenant)
+        if item.kind == "users":
+            _spare_the_caller(call, item, item.before)
     if item.kept is None:
         if item.collection.on_delete is not None:
             await item.collection.on_delete(then.call(call, item.before), item.name)
@@ -412,12 +420,26 @@ async def examine(call: Call, then: PlannedStore, item: Item) -> None:
     item.needs = item.collection.needs(there, item.kept)
 
 
+def _spare_the_caller(call: Call, item: Item, before: Resource) -> None:
+    """A file that was written elsewhere does not know who syncs it. Keys of the configuration have their own rights, whoever uses them."""
+    principal = call.access.principal
+    itself = principal.kind != "api_key" or principal.personal
+    if not itself or not users.SUSPENDABLE.concerns(call.access, item.name, before.tenant):
+        return
+    after = item.kept or {}
+    if item.kept is None or any(set(before.body.get(given, ())) - set(after.get(given, ())) for given in ("groups", "roles")):
+        message = "This is yourself: somebody else has to delete you, or to take groups and roles from you."
+        raise problems.simple(409, "own_rights", message, param="name")
+
+
 async def _examine_key(call: Call, there: Call, item: Item, record: KeyRecord) -> None:
     await keys.check_standing(call, record)
+    own = keys.SUSPENDABLE.concerns(call.access, record.id, record.tenant)
+    if own and (item.key is None or set(record.roles) - set(item.key.roles)):
+        message = "This is the key of this very request: use another one to delete it, or to take roles from it."
+        raise problems.simple(409, "own_rights", message, param="id")
     if item.key is not None:
         await keys.check(there, item.key, record.tenant, record)
-    elif call.access.principal.kind == "api_key" and call.access.principal.id == record.id:
-        raise problems.simple(409, "own_rights", "This is the key of this very request: use another one to delete it.", param="id")
 
 
 async def write(call: Call, doing: Sequence[Item], restores: int | None = None, since: tuple[int, Sequence[str]] | None = None) -> None:

@@ -6,7 +6,7 @@ since the epoch. Tenants are names; "" means the installation as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -252,9 +252,9 @@ class ControlStore(UsageStorage, DeliveryStorage, IdempotencyStorage, Protocol):
         ...
 
     async def everything(
-        self, kinds: Sequence[str], *, keys: bool, most: int
+        self, kinds: Sequence[str], *, keys: Collection[str] | None, most: int
     ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
-        """All of these kinds, and all keys, as they were at one moment. Of a kind with more than `most`: more than that, not all."""
+        """All as they were at one moment; where there are more than `most`, not all. keys: those in use, and of these ids; None: none."""
         ...
 
     async def create(

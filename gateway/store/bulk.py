@@ -7,7 +7,7 @@ other and then finds the name gone, or in use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -29,18 +29,19 @@ T = TypeVar("T")
 
 
 def read(
-    connection: sa.Connection, kinds: Sequence[str], keys: bool, most: int, now: float
+    connection: sa.Connection, kinds: Sequence[str], keys: Collection[str] | None, most: int, now: float
 ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
-    """See ControlStore.everything."""
+    """See ControlStore.everything. Keys in use are active and no user's own; those that have ended stay for ever, and may be very many."""
     rows.at_one_moment(connection)
 
     def of(kind: str) -> tuple[Resource, ...]:
         return _all(most, lambda cursor: resources.page(connection, kind, None, "", PAGE, cursor))
 
-    def of_keys() -> tuple[KeyRecord, ...]:
-        return _all(most, lambda cursor: key_rows.page(connection, None, "", None, None, now, PAGE, cursor))
+    def of_keys(named: Collection[str]) -> tuple[KeyRecord, ...]:
+        active = _all(most, lambda cursor: key_rows.page(connection, None, "", "active", "", now, PAGE, cursor))
+        return *active, *key_rows.those(connection, sorted(set(named).difference(key.id for key in active)))
 
-    return {kind: of(kind) for kind in kinds}, of_keys() if keys else ()
+    return {kind: of(kind) for kind in kinds}, () if keys is None else of_keys(keys)
 
 
 def _all(most: int, page: Callable[[str | None], Page[T]]) -> tuple[T, ...]:

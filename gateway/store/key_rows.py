@@ -114,6 +114,14 @@ def page(
     return Page(tuple(found[:limit]), rows.cursor_after(found[limit - 1].id) if len(found) > limit else None)
 
 
+def those(connection: sa.Connection, ids: Sequence[str]) -> tuple[KeyRecord, ...]:
+    """Those that have one of these ids."""
+    found: list[KeyRecord] = []
+    for some in portions([id for id in ids if rows.storable(id)], rows.MANY):
+        found += [_record(row) for row in connection.execute(sa.select(*_COLUMNS).where(keys.c.id.in_(some)))]
+    return tuple(found)
+
+
 def _in_state(state: str, now: float) -> sa.ColumnElement[bool]:
     """KeyRecord.state as a condition."""
     here = keys.c.revoked.is_(None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -250,7 +250,7 @@ class Store(UsageTables, DeliveryTables, ReplicaTables):
         return await self._database.run(lambda connection: resources.page(connection, kind, tenant, prefix, limit, cursor))
 
     async def everything(
-        self, kinds: Sequence[str], *, keys: bool, most: int
+        self, kinds: Sequence[str], *, keys: Collection[str] | None, most: int
     ) -> tuple[dict[str, tuple[Resource, ...]], tuple[KeyRecord, ...]]:
         now = self._clock.wall()
         return await self._database.run(lambda connection: bulk.read(connection, kinds, keys, most, now), deadline=bulk.SECONDS)

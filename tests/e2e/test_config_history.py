@@ -193,6 +193,7 @@ def test_only_so_many_are_kept_and_none_where_none_are_wanted(tmp_path: Path, en
     with launch(config(tmp_path / "none", engine.port, store={"history": 0})) as gatehouse, admin(gatehouse) as api:
         assert api.post("/limits", json=LIMIT).status_code == 201
         assert entries(api) == []
+        assert "There is no entry 1" in gatehouse_cli(gatehouse, "config", "rollback", "1", "--yes", code=1)
 
 
 def test_the_command_line(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:

@@ -249,12 +249,16 @@ def test_a_dump_says_what_the_caller_may_not_read(first: Gatehouse, root: httpx.
     assert cli(first, "dump", "-", "--kind", "limits", "--key", KEYS["viewer"]).stdout == "limits: []\n"
 
 
-def test_a_key_does_not_delete_itself(first: Gatehouse, root: httpx.Client) -> None:
+def test_a_key_does_not_delete_itself_or_take_its_roles(first: Gatehouse, root: httpx.Client) -> None:
     assert root.post("/tenants", json={"name": "initech"}).status_code == 201
     made = root.post("/keys", json={"id": "self", "tenant": "initech", "roles": ["admin"]}).json()
     with admin(first, key=made["secret"]) as client:
         problem(client.post("/sync", params={"delete": "true"}, json={"keys": []}), 409, "own_rights")
-    assert root.get("/keys/self").status_code == 200
+        fewer = {"id": "self", "tenant": "initech", "roles": ["viewer"]}
+        assert "take roles" in problem(client.post("/sync", json={"keys": [fewer]}), 409, "own_rights")["detail"]
+        more = {**fewer, "roles": ["admin", "viewer"]}
+        assert client.post("/sync", json={"keys": [more]}).status_code == 200
+    assert root.get("/keys/self").json()["roles"] == ["admin", "viewer"]
 
 
 def test_an_older_file_makes_no_expired_key_valid_again_by_itself(first: Gatehouse, root: httpx.Client, cli: Cli) -> None:

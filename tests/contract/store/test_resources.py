@@ -174,7 +174,7 @@ async def test_everything_is_read_as_it_was_at_one_moment_however_much_is_writte
     seen = set()
     try:
         while len(seen) < 20:
-            found, of_keys = await store.everything(["tenants", "roles", "limits"], keys=True, most=10)
+            found, of_keys = await store.everything(["tenants", "roles", "limits"], keys=(), most=10)
             assert [one.id for one in of_keys] == ["k"] and found["roles"] == ()
             [tenant], [limit] = found["tenants"], found["limits"]
             assert tenant.body == limit.body
@@ -186,8 +186,24 @@ async def test_everything_is_read_as_it_was_at_one_moment_however_much_is_writte
 
 async def test_of_a_kind_with_too_many_it_is_seen_that_there_are_more(store: ControlStore) -> None:
     await store.write_all([Write("models", f"m{n}", {}) for n in range(4)], actor="x")
-    found, of_keys = await store.everything(["models"], keys=False, most=3)
+    found, of_keys = await store.everything(["models"], keys=None, most=3)
     assert len(found["models"]) > 3 and of_keys == ()
+
+
+async def test_of_keys_those_in_use_are_read_and_those_that_are_asked_for(store: ControlStore) -> None:
+    for id in ("a", "b", "gone", "lost"):
+        await store.create_key("t", ANY, actor="x", id=id)
+    for id in ("gone", "lost"):
+        await store.revoke_key(id, actor="x")
+    await store.create("users", "ann@t", {"source": "local"}, actor="x", tenant="t")
+    await store.create_own_key("t", "ann", ANY, actor="ann", count=3, id="own")
+
+    async def read(*ids: str, most: int = 10) -> list[str]:
+        return sorted(key.id for key in (await store.everything([], keys=ids, most=most))[1])
+
+    assert await read() == ["a", "b"], "ended keys stay in the store for ever: they count for nothing"
+    assert await read("a", "gone", "own", "absent", "\0") == ["a", "b", "gone", "own"]
+    assert len(await read(most=1)) > 1
 
 
 async def test_a_dry_run_answers_and_changes_nothing(store: ControlStore) -> None:

@@ -19,6 +19,7 @@ from admin.cli.output import Format, Output
 from admin.cli.session import Session
 from admin.cli.sync import read, replace, written
 from gateway.app.main import app
+from gateway.wire import yamltree
 
 ODD = (
     "1e5",
@@ -73,6 +74,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, items
         ('{"limits": ' + "[" * 100_000, "nested too deeply"),
         ("roles: {chatter: }", r"roles\.chatter must be a mapping"),
         ("roles: {chatter: {permissions: []}, other: [x]}", r"roles\.other must be a mapping"),
+        ("roles: {chatter: {name: reader, permissions: []}}", r"roles\.chatter has another name, 'reader'"),
     ],
 )
 def test_what_is_no_dump(tmp_path: Path, text: str, words: str) -> None:
@@ -100,6 +102,50 @@ def test_only_what_is_done_is_counted_as_done(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "f").write_text("users: []\nkeys: []\n")
     done = CliRunner().invoke(app, ["sync", str(tmp_path / "f"), "--url", "http://x", "--key", "k"])
     assert done.exit_code == 1 and "2 differences, 10 equal" in done.stderr and "done: 1 difference\n" in done.stderr
+
+
+def test_a_dump_that_cannot_be_read_again_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = httpx.Response(200, json={"limits": [{"name": f"limit-{number}"} for number in range(10)]})
+    monkeypatch.setattr(Session, "client", lambda self: Client("http://x", "k", httpx.MockTransport(lambda request: answer)))
+    monkeypatch.setattr(yamltree, "MAX_BYTES", 100)
+
+    def warned(file: str) -> bool:
+        done = CliRunner().invoke(app, ["dump", file, "--kind", "limits", "--url", "http://x", "--key", "k"])
+        assert done.exit_code == 0, done.output
+        return "read no more than" in done.stderr
+
+    assert warned(str(tmp_path / "f.yaml")) and warned("-") and not warned(str(tmp_path / "f.json"))
+    with pytest.raises(CommandError, match="JSON may be longer"):
+        read(tmp_path / "f.yaml")
+    assert len(read(tmp_path / "f.json")["limits"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (httpx.Response(200, json={"items": [], "unchanged": 3, "plan": "p", "dry_run": True}), 0),
+        (httpx.Response(200, json={"items": [{"kind": "limits", "name": "a", "action": "deleted", "diff": []}], "unchanged": 3}), 1),
+        (httpx.Response(403, json={"title": "denied", "detail": "This needs the permission keys:read."}), 2),
+        (httpx.Response(200, json=["no gateway"]), 2),
+        (httpx.ConnectError("refused"), 2),
+    ],
+    ids=["equal", "different", "denied", "something else", "nobody"],
+)
+def test_what_a_script_learns_from_a_diff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: httpx.Response | httpx.ConnectError, code: int
+) -> None:
+    """Equal, different, and that it cannot be known are three exit codes: a check for drift must not take an outage for one."""
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        if isinstance(answer, httpx.ConnectError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Session, "client", lambda self: Client("http://x", "k", httpx.MockTransport(answered)))
+    (tmp_path / "f").write_text("limits: []\n")
+    asked = ["diff", str(tmp_path / "f"), "--url", "http://x", "--key", "k"]
+    assert CliRunner().invoke(app, asked).exit_code == code
+    assert CliRunner().invoke(app, ["diff", str(tmp_path / "absent"), "--url", "http://x", "--key", "k"]).exit_code == 2
 
 
 def test_an_applied_file_is_reported_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:

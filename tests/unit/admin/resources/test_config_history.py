@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from admin.resources import config_history, sync
+from admin.resources.bindings import BINDINGS
 from gateway.core.errors import VersionMismatch
 
 ROLE = {"permissions": ["admin:audit:read"]}
@@ -60,3 +61,12 @@ async def test_what_is_deleted_while_it_is_read_is_not_made_again(monkeypatch: p
 
 async def test_nothing_of_its_kinds_may_change_until_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await rolled_back(monkeypatch, 11) == (5, ["roles"])
+
+
+def test_a_binding_of_the_former_form_is_brought_back_in_the_form_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "filed", lambda call, kind: frozenset())
+    call: Any = SimpleNamespace()
+    item = config_history._item(call, BINDINGS, "b", {"role": "r", "principal": "ci", "tenant": "acme"}, None)
+    assert item is not None and item.kept is not None, "it was there then"
+    assert (item.action, item.kept["subjects"], item.settings.subjects) == ("created", ["principal/ci"], ("principal/ci",))
+    assert "principal" not in item.kept

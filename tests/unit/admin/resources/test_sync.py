@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from admin.permissions import Access
 from admin.resource import Collection
 from admin.resources.bindings import BINDINGS
-from admin.resources.sync import COLLECTIONS, KINDS, counts, decided, write
+from admin.resources.planned_store import PlannedStore
+from admin.resources.sync import COLLECTIONS, KINDS, Item, _spare_the_caller, counts, decided, examine, write
 from admin.resources.tenants import TENANTS
 from admin.resources.users import USERS
 from gateway.config.additions import KINDS as CONFIGURED
 from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, VersionMismatch
 from gateway.core.storage import Resource
+from gateway.core.types import Principal
 from gateway.store import tables
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -108,3 +111,27 @@ async def test_what_was_otherwise_when_it_was_read_is_said_to_be_somebody_elses_
     gone: Any = SimpleNamespace(kind="tenants", name="x", before=before, key=None, kept=None, collection=None)
     with pytest.raises(VersionMismatch, match=re.escape(error.message)):
         await write(call, [gone])
+
+
+@pytest.mark.parametrize("after", [None, {"roles": ["admin"]}, {"groups": ["ops"]}], ids=["deleted", "out of a group", "without a role"])
+async def test_nobody_deletes_themselves_or_takes_their_own_groups_and_roles(after: dict[str, Any] | None) -> None:
+    """The file may have been written where nobody knows who syncs it."""
+    before = Resource("users", "ann@acme", "acme", 3, {"groups": ["ops"], "roles": ["admin"]}, 0.0, 0.0, "")
+    action = "deleted" if after is None else "replaced"
+    item = Item("users", before.name, action, [], before, collection=USERS, kept=after, settings=None)
+
+    def call(principal: Principal) -> Any:
+        return SimpleNamespace(access=Access(principal, ()), require=lambda *permission: None)
+
+    for itself in (Principal("ann", "acme", "oidc", user="ann"), Principal("key-1", "acme", "api_key", user="ann", personal=True)):
+        with pytest.raises(GatehouseError, match="This is yourself") as refused:
+            await examine(call(itself), PlannedStore({}), item)
+        assert (refused.value.status, refused.value.code) == (409, "own_rights")
+    for other in (
+        Principal("ben", "acme", "oidc", user="ben"),
+        Principal("ann", "initech", "oidc", user="ann"),
+        Principal("ops", "acme", "api_key", user="ann"),
+    ):
+        _spare_the_caller(call(other), item, before)
+    item.kept = {"groups": ["ops", "more"], "roles": ["admin"], "description": "more than before"}
+    _spare_the_caller(call(Principal("ann", "acme", "oidc", user="ann")), item, before)
