@@ -51,7 +51,7 @@ class GatewayUser(FastHttpUser):
             wrong = read(answer if streams else answer.json()) if read else None
         except (HTTPParseError, OSError) as error:
             wrong = f"the connection ended: {error}"
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             wrong = f"not the answer that was asked for: {error!r}"
         if streams:
             answer.request_meta["response_time"] += (time.perf_counter() - begin) * 1000

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from locust import events
+from locust import events, log
 from locust.env import Environment
 
 from loadtests.traffic import notation, thresholds
@@ -12,6 +12,7 @@ from loadtests.traffic.embed import EmbedUser
 from loadtests.traffic.greedy import GreedyUser
 from loadtests.traffic.keys import KeyChurnUser
 from loadtests.traffic.leave import LeavingUser
+from loadtests.traffic.settings import SETTINGS
 from loadtests.traffic.stream import StreamUser
 from loadtests.traffic.tensors import TensorUser
 
@@ -34,6 +35,7 @@ def add_options(parser: Any) -> None:
     group.add_argument("--max-failures", type=float, default=0.0, help="share of failed requests above which the run fails (default 0)")
     group.add_argument("--max-shed", type=float, default=0.0, help="share of requests that may be refused for want of capacity (default 0)")
     group.add_argument("--max-broken", type=float, default=0.0, help="share of streams that may break off with an error event (default 0)")
+    group.add_argument("--max-late", type=float, default=0.0, help="share of revoked keys that may be accepted a second later (default 0)")
     group.add_argument("--min-requests", type=int, default=1, help="answered requests below which the run fails (default 1)")
     group.add_argument("--max-p95", type=float, default=0.0, help="p95 of `chat` in milliseconds above which the run fails")
     group.add_argument("--max-ttft-p95", type=float, default=0.0, help="p95 of the time to a stream's first token, in milliseconds")
@@ -51,6 +53,8 @@ def choose_users(environment: Environment, **_: Any) -> None:
             notation.parse_stages(options.stages)
     except ValueError as error:
         raise SystemExit(str(error)) from None
+    if missing := SETTINGS.missing(mix):  # users who find out by themselves would only be absent from the run
+        raise SystemExit(missing)
     for name, weight in mix.items():
         KINDS[name].weight = weight
     environment.user_classes = [KINDS[name] for name in mix]
@@ -58,7 +62,8 @@ def choose_users(environment: Environment, **_: Any) -> None:
 
 def judge(environment: Environment, **_: Any) -> None:
     """The exit code is 1 when a threshold was passed, else 0. Locust's own rule (any failure fails the run) would leave no room for it."""
-    found = thresholds.violations(environment.parsed_options, environment.stats.entries)
+    crashes = 0 if environment.runner is None else sum(one["count"] for one in environment.runner.exceptions.values())
+    found = thresholds.violations(environment.parsed_options, environment.stats.entries, crashes + log.unhandled_greenlet_exception)
     for line in found:
         logger.error("threshold: %s", line)
     environment.process_exit_code = 1 if found else 0

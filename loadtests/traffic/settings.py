@@ -4,6 +4,7 @@ import json
 import os
 import random
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
@@ -27,10 +28,16 @@ class Settings:
     refusals: str = field(default_factory=lambda: os.environ.get("GATEHOUSE_REFUSALS", ""))
 
     def key(self) -> str:
-        """A key of one of the tenants. Raises SystemExit where the environment names none."""
-        if not self.keys:
-            raise SystemExit("GATEHOUSE_KEY is not set: an API key of the gateway under load (GATEHOUSE_KEYS=a,b,c for several tenants)")
+        """A key of one of the tenants. Raises IndexError where the environment names none (`missing` says so before a run)."""
         return random.choice(self.keys)
+
+    def missing(self, kinds: Collection[str]) -> str:
+        """What these kinds of users need and the environment lacks, in words; "" where nothing does."""
+        if not self.keys and (set(kinds) != {"greedy"} or not self.greedy_key):
+            return "GATEHOUSE_KEY is not set: an API key of the gateway under load (GATEHOUSE_KEYS=a,b,c for several tenants)"
+        if "keys" in kinds and not (self.admin_url and self.admin_key):
+            return "key churn needs GATEHOUSE_ADMIN_URL and GATEHOUSE_ADMIN_KEY (or leave `keys` out of --mix)"
+        return ""
 
     def note(self, name: str, status: int, code: str, message: str) -> None:
         """Appends a refused request to the file GATEHOUSE_REFUSALS, one JSON object a line: what Locust's tables do not tell."""

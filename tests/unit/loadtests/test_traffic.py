@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,8 @@ class Entry:
 
 
 def options(**given: float) -> SimpleNamespace:
-    plain = {"max_failures": 0.0, "max_shed": 0.0, "max_broken": 0.0, "min_requests": 1, "max_p95": 0, "max_ttft_p95": 0, "max_gap_p95": 0}
-    return SimpleNamespace(**{**plain, **given})
+    shares = dict.fromkeys(("max_failures", "max_shed", "max_broken", "max_late"), 0.0)
+    return SimpleNamespace(**{**shares, "min_requests": 1, "max_p95": 0, "max_ttft_p95": 0, "max_gap_p95": 0, **given})
 
 
 def test_stages_end_one_after_the_other() -> None:
@@ -68,16 +69,44 @@ def test_a_run_without_fault_passes() -> None:
     [
         ({}, {("chat", "POST"): Entry(10, 1)}, "1 of 10 requests failed"),
         ({}, {("chat", "POST"): Entry(10), ("chat", "shed"): Entry(5)}, "5 of 15 requests were shed"),
-        ({}, {("stream", "POST"): Entry(10), ("stream", "broken"): Entry(10)}, "10 of 20 requests broke off"),
+        ({}, {("stream", "POST"): Entry(10), ("stream", "broken"): Entry(10)}, "10 of 20 streams broke off"),
+        ({"max_broken": 0.2}, {("chat", "POST"): Entry(1000), ("stream", "POST"): Entry(5), ("stream", "broken"): Entry(5)},
+         "5 of 10 streams broke off"),
+        ({"max_failures": 0.1}, {("chat", "POST"): Entry(10, 5), ("greedy", "limited"): Entry(90)}, "5 of 10 requests failed (50.00%)"),
+        ({"max_shed": 0.1}, {("chat", "POST"): Entry(8), ("chat", "shed"): Entry(2), ("greedy", "limited"): Entry(90)},
+         "2 of 10 requests were shed"),
+        ({"max_failures": 1.0}, {("chat", "POST"): Entry(99), ("chat with a revoked key", "POST"): Entry(1),
+          ("chat with a revoked key", "accepted"): Entry(1, 1)}, "1 of 2 revoked keys were accepted"),
         ({"min_requests": 11}, {("chat", "POST"): Entry(10), ("greedy", "limited"): Entry(90)}, "10 requests were answered"),
         ({"max_p95": 50}, {("chat", "POST"): Entry(10, 0, 51)}, "p95 of chat"),
         ({"max_ttft_p95": 50}, {("stream", "POST"): Entry(10), ("stream", "TTFT"): Entry(10, 0, 51)}, "p95 of stream"),
         ({"max_gap_p95": 50}, {("chat", "POST"): Entry(10)}, "has a threshold and no requests"),
     ],
-)
+)  # fmt: skip
 def test_each_threshold_is_named_where_it_was_passed(given: dict[str, float], entries: dict[tuple[str, str], Entry], said: str) -> None:
     (found,) = thresholds.violations(options(**given), entries)
     assert said in found
+
+
+def test_a_user_that_crashed_is_a_violation_whatever_else_was_answered() -> None:
+    (found,) = thresholds.violations(options(max_failures=1.0), {("chat", "POST"): Entry(10)}, 2)
+    assert found.startswith("2 exceptions")
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds", "named"),
+    [
+        ({"keys": []}, ["chat"], "GATEHOUSE_KEY "),
+        ({"keys": [], "greedy_key": "g"}, ["greedy", "chat"], "GATEHOUSE_KEY "),
+        ({"keys": [], "greedy_key": "g"}, ["greedy"], ""),
+        ({"keys": ["k"], "admin_url": "http://x"}, ["chat", "keys"], "GATEHOUSE_ADMIN_KEY"),
+        ({"keys": ["k"], "admin_url": "http://x", "admin_key": "a"}, ["chat", "keys"], ""),
+    ],
+)
+def test_a_run_says_what_it_lacks_before_it_begins(given: dict[str, Any], kinds: list[str], named: str) -> None:
+    empty = {"keys": [], "greedy_key": "", "admin_url": "", "admin_key": ""}
+    said = Settings(**{**empty, **given}).missing(kinds)
+    assert named in said and bool(said) is bool(named)
 
 
 def test_figures_of_a_stream_are_no_requests() -> None:
@@ -125,11 +154,19 @@ def test_a_run_against_a_gateway_passes_and_fails_by_its_thresholds(tmp_path: Pa
         engine.close()
 
 
-def test_an_unknown_kind_ends_the_run_with_its_name() -> None:
-    command = [sys.executable, "-m", "locust", "--config", str(locust_run.PROFILES / "smoke.conf"), "--mix", "chats=1"]
-    done = subprocess.run(command, cwd=locust_run.ROOT, env=os.environ, capture_output=True, text=True, timeout=90, check=False)
+def test_a_run_against_nobody_fails(tmp_path: Path) -> None:
+    nowhere = {"GATEHOUSE_URL": "http://127.0.0.1:1", "GATEHOUSE_KEY": KEY}
+    options = ("--users", "2", "--run-time", "1s", "--max-failures", "1.0", "--html", str(tmp_path / "report.html"))
+    assert locust_run.start("smoke", nowhere, *options).wait(90) == 1
+
+
+@pytest.mark.parametrize(("mix", "said"), [("chats=1", "'chats' is no kind of user"), ("chat=1,keys=1", "key churn needs")])
+def test_a_mix_that_cannot_be_run_ends_the_run_with_the_reason(mix: str, said: str) -> None:
+    command = [sys.executable, "-m", "locust", "--config", str(locust_run.PROFILES / "smoke.conf"), "--mix", mix]
+    environment = {**{name: value for name, value in os.environ.items() if not name.startswith("GATEHOUSE_")}, "GATEHOUSE_KEY": KEY}
+    done = subprocess.run(command, cwd=locust_run.ROOT, env=environment, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1
-    assert "'chats' is no kind of user" in done.stderr + done.stdout
+    assert said in done.stderr + done.stdout
 
 
 def test_what_a_refused_client_was_told_is_kept_with_its_moment(tmp_path: Path) -> None:
