@@ -25,7 +25,7 @@ REFUSED: Final = frozenset({"policy_denied", "insufficient_scope"})
 _KEPT: Final = ("models", "operations", "groups", "roles", "scopes", "reach", "bounds")
 """Facts of the caller that no decision can do without."""
 METADATA: Final = "metadata"
-"""The operation of records about a model's metadata; it is decided as `infer`."""
+"""The operation of records about a model's metadata; it is decided and limited as `infer`."""
 
 
 class Unrecorded(Exception):

@@ -297,7 +297,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/limits/registry.py": ("tests/unit/gateway/limits/test_local.py", "BucketRegistry"),
     "gateway/limits/share.py": ("tests/unit/gateway/limits/test_shares.py", "gateway.limits.share "),
     "gateway/limits/stock.py": ("tests/unit/gateway/limits/test_refills.py", "gateway.limits.stock"),
-    "gateway/pipeline/fetch.py": ("tests/e2e/test_tensors.py", "v2/models/"),
     "gateway/pipeline/phases.py": ("tests/unit/gateway/pipeline/test_exchange.py", "sampled_exchange_are_timed"),
     "gateway/pipeline/pipeline.py": ("tests/unit/gateway/pipeline/test_exchange.py", "World"),
     "gateway/pipeline/racing.py": ("tests/unit/gateway/pipeline/test_hedges.py", "_hedged()"),

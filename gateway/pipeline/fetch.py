@@ -1,7 +1,7 @@
 """The phases of a small GET that reaches an engine: metadata and readiness of a model in the Open Inference Protocol.
 
 It passes what every request passes (authentication, authorisation, limits, the audit log, admission) and is settled like one, so that a
-client that leaves frees its slot. To authorisation it is the operation `infer`; records and metrics call it `metadata`.
+client that leaves frees its slot. To authorisation and limits it is the operation `infer`; records and metrics call it `metadata`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from gateway.core.decided import caller_facts, request_facts
 from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, ModelNotFound, PermissionDenied, RequestError
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry, Snapshot
-from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead, Usage
+from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead, Usage
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
 from gateway.pipeline.exchange import Client, Exchange
+from gateway.pipeline.pipeline import INSUFFICIENT
 from gateway.pipeline.queueing import acquired, queued
 from gateway.wire.oip import codec
 
@@ -29,6 +30,8 @@ DEADLINE: Final = 30.0
 LARGE: Final = 64 * 1024
 INFER: Final = WireApi("infer")
 """Neither its request nor its answer has a body that policies read."""
+METADATA: Final = "metadata"
+"""Its operation in records and metrics."""
 
 
 class SmallAnswer:
@@ -103,14 +106,15 @@ async def metadata(x: Exchange) -> None:
     x.principal = principal
     if x.plane.standing.active:
         x.plane.standing.admit(principal)
-    place = _place(x.path)
-    request = x.request = InferenceRequest(INFER, x.path, place.model, {}, None, version=place.version)
-    entry = x.entry = _authorised(x, principal, request)
-    if x.plane.standing.active:
-        x.plane.standing.admit_model(entry.name, place.model)
-    request.operation, request.asked, request.model = "metadata", request.model, entry.name
-    reservation: Any = snapshot.limiter.reserve(principal, request)
-    x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
+    place = _parsed(x.path)
+    request = x.request = InferenceRequest(INFER, x.path, "" if place is None else place.model, {}, None)
+    entry = _allowed(x, principal, request, place)
+    if entry is None or place is None:
+        raise await _refused(x, principal, request)
+    x.entry = entry
+    request.asked, request.model = request.model, entry.name
+    await _reserve(x, principal, request)
+    request.operation = METADATA
     ticket = snapshot.audit.intent(
         IntentRecord(
             time=time(),
@@ -119,7 +123,7 @@ async def metadata(x: Exchange) -> None:
             principal=principal.id,
             credential=principal.kind,
             peer=x.peer.address,
-            operation="metadata",
+            operation=METADATA,
             model=entry.name,
             stream=False,
             bytes=0,
@@ -181,11 +185,36 @@ def _parsed(path: bytes) -> codec.ModelPath | None:
         return None
 
 
-def _place(path: bytes) -> codec.ModelPath:
-    place = _parsed(path)
-    if place is None:
-        raise ModelNotFound("The model does not exist.", param="model")
-    return place
+def _allowed(x: Exchange, principal: Principal, request: InferenceRequest, place: codec.ModelPath | None) -> ModelEntry | None:
+    """The model's entry, or None for a refusal by policy, which is kept until it has been charged."""
+    try:
+        if place is None:
+            raise ModelNotFound("The model does not exist.", param="model")
+        request.version = place.version
+        entry = _authorised(x, principal, request)
+        if x.plane.standing.active:
+            x.entry = entry
+            x.plane.standing.admit_model(entry.name, place.model)
+    except (PermissionDenied, ModelNotFound) as error:
+        x.refusal = error
+        return None
+    return entry
+
+
+async def _refused(x: Exchange, principal: Principal, request: InferenceRequest) -> GatehouseError:
+    """Takes one request from the caller's limits, so that probing is not free; the refusal. A model that the caller may not know of counts
+    as one without a name. Raises LimitExceeded, Overloaded."""
+    await _reserve(x, principal, InferenceRequest(INFER, x.path, "" if x.entry is None else x.entry.name, {}, None))
+    request.operation = METADATA
+    error, x.refusal = x.refusal, None  # its traceback holds the exchange
+    assert error is not None
+    return error
+
+
+async def _reserve(x: Exchange, principal: Principal, request: InferenceRequest) -> None:
+    """Takes what the request costs from the caller's limits, as of the operation `infer`. Raises LimitExceeded, Overloaded."""
+    reservation: Any = x.snapshot.limiter.reserve(principal, request)
+    x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
 
 
 def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
@@ -193,12 +222,15 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     entry = x.snapshot.models.get(request.model)
     decision = x.snapshot.authorizer.decide(principal, request, x.peer, 0)
     x.decision_rule, x.allowed = decision.rule, decision.allow
-    if entry is None or not x.snapshot.authorizer.may_see(principal, request.model, request.version):
+    narrowed = decision is NARROWED
+    if entry is None or (not narrowed and not x.snapshot.authorizer.may_see(principal, request.model, request.version)):
         if (refusal := no_action(x.snapshot, principal, x.path)) is not None:
             raise refusal
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
     if not decision.allow:
         x.entry = entry
+        if narrowed:
+            raise PermissionDenied(decision.reason, code="insufficient_scope", headers=INSUFFICIENT)
         raise PermissionDenied(decision.reason)
     return entry
 

@@ -32,6 +32,7 @@ from gateway.limits.meter import MONEY, REQUESTS, SECOND, TOKENS, Meter
 from gateway.limits.redis.meters import Ticks
 from gateway.limits.windows import span
 from policies.limits import LimitRules
+from policies.replay import METADATA
 
 MEMO: Final = 20_000
 _BREATH: Final = 256
@@ -200,7 +201,8 @@ class Tally:
 
     def _keys(self, line: Line | Intent, caller: msgspec.Raw, kind: str, model: str) -> list[Key]:
         known = bytes(caller) if self._needs else b""
-        who = (line.principal, line.tenant, kind, line.user, line.agent, line.session, model, line.operation, known)
+        operation = "infer" if line.operation == METADATA else line.operation
+        who = (line.principal, line.tenant, kind, line.user, line.agent, line.session, model, operation, known)
         keys = self._memo.get(who)
         if keys is None:
             facts = _Caller() if not known or known == b"null" else _caller(known)
@@ -220,7 +222,7 @@ class Tally:
                 agent=line.agent,
                 session=line.session,
             )
-            keys = self._memo[who] = [key for _, key in self._rules.applying(principal, model, line.operation)]
+            keys = self._memo[who] = [key for _, key in self._rules.applying(principal, model, operation)]
         return keys
 
     def _units(self, line: Line) -> int:

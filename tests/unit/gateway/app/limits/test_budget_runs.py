@@ -213,6 +213,19 @@ def test_refusals_count_as_the_record_says(store: Store, tmp_path: Path) -> None
     assert spent_in(found, found.spent) == {("t",): 2}
 
 
+def test_metadata_counts_as_the_operation_infer_as_its_reservation_did(store: Store, tmp_path: Path) -> None:
+    log = Log(tmp_path, store)
+    budget = BudgetSpec(amount=10, unit="requests", window="month")
+    log.outcome("x", 0, peer="192.0.2.1", operation="metadata")
+    log.outcome("y", 0, peer="192.0.2.1", operation="infer")
+    log.outcome("z", 0, peer="192.0.2.1", operation="chat")
+    infer, other = [
+        tally(LimitSpec(name=name, per="tenant", match=LimitMatchSpec(operation=name), budget=budget)) for name in ("infer", "metadata")
+    ]
+    read(tmp_path / "audit", [infer, other])
+    assert spent_in(infer, infer.spent) == {("t",): 2} and not other.spent
+
+
 def test_a_request_counts_when_it_began_for_the_model_that_it_asked_for(store: Store, tmp_path: Path) -> None:
     log = Log(tmp_path, store)
     now = SystemClock().wall()
