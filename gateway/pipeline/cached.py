@@ -65,13 +65,13 @@ async def run(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: 
                 return await _stored(x, cache, key, answer, ticket, relay_type)
         elif similar:
             similar = False
-            question = await _question(x, cache)
+            question = await _question(x, cache, ticket)
             if question is not None and (like := await _similar(cache, question)) is not None:
                 return await _stored(x, cache, like.key, like.answer, ticket, relay_type, like)
         else:
             break
     if similar:
-        question = await _question(x, cache)
+        question = await _question(x, cache, ticket)
     if behind:  # its answer is to take the place of the one there
         _, marks = await _looked_up(x, cache, key, take=False)
     _say(x, "miss", key)
@@ -97,8 +97,12 @@ async def _key(x: Exchange, cache: AnswerCache) -> bytes:
     return key
 
 
-async def _question(x: Exchange, cache: AnswerCache) -> Question | None:
-    """What is compared with other requests; that of a large one is read in turns of the loop."""
+async def _question(x: Exchange, cache: AnswerCache, ticket: Signal[None]) -> Question | None:
+    """What is compared with other requests; that of a large one is read in turns of the loop. Its text goes to the embedding model, so the
+    request is recorded before."""
+    if not ticket.done:
+        await Completion(ticket)
+    check(ticket.error)
     steps = cache.question(x.principal, x.request)  # type: ignore[arg-type]
     return await x.plane.turns.run(steps) if len(x.body or b"") > LARGE else at_once(steps)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, ClassVar, Final
 
-from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
+from gateway.core.errors import ApprovalPending, AuditUnavailable, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import StreamMatcher
 from gateway.core.pseudonyms import Layer, Restores
 from gateway.core.slices import Steps, at_once, portions
@@ -153,6 +153,13 @@ def clears(x: Exchange, entry: ModelEntry) -> bool:
         return False
     x.clock.mark("inspect")
     return True
+
+
+def recordable(x: Exchange) -> None:
+    """Before anybody is asked about a request that is not recorded yet: guardrails may send its texts to a model or a service. Raises
+    AuditUnavailable while the log takes no records."""
+    if not (x.intended or x.snapshot.audit.accepting):
+        raise AuditUnavailable("The audit log takes no records.", retry_after=1.0)
 
 
 async def request(x: Exchange, guardrails: tuple[Inspector, ...], scanned: bool = False) -> None:

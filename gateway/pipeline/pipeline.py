@@ -254,7 +254,8 @@ async def _retried(x: Exchange, principal: Principal, request: InferenceRequest,
 
 
 async def _inspected(x: Exchange, entry: ModelEntry, asked: bool = False) -> None:
-    """Phase 6. asked: `inspect.clears` has been, and said no. Raises GuardrailViolation, LimitExceeded, Overloaded."""
+    """Phase 6. asked: `inspect.clears` has been, and said no. Raises GuardrailViolation, LimitExceeded, Overloaded, AuditUnavailable."""
+    inspect.recordable(x)
     guardrails = entry.request_guardrails
     if x.request.api.moderates:  # type: ignore[union-attr]
         guardrails = moderation.before(x, guardrails)

@@ -27,7 +27,8 @@ _CHANGED: Final = "A policy would rewrite the calls that were approved."
 
 async def prepare(x: Exchange, asked: ModelEntry, model: str) -> ModelEntry:
     """The entry of the model that gave the answer: the one asked for, or a fallback. Guardrails have read the request then. Raises
-    PermissionDenied where that model may not answer the caller now, GuardrailViolation or any error of the guardrails."""
+    PermissionDenied where that model may not answer the caller now, GuardrailViolation or any error of the guardrails, AuditUnavailable."""
+    inspect.recordable(x)
     entry, request = _answering(x, asked, model), x.request
     assert request is not None
     for one in (asked,) if entry is asked else (asked, entry):  # a fallback has only the guardrails that the other does not have

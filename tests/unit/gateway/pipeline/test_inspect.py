@@ -380,6 +380,20 @@ def test_a_blocked_request_reaches_no_engine_and_no_audit_intent() -> None:
     assert world.limiter.reservations[0].settled == [Usage()], "probing costs a request"
 
 
+def test_no_guardrail_reads_a_request_while_nothing_can_be_recorded() -> None:
+    """It may send the texts to a model or a service."""
+    reader = Scripted()
+    world = World(request=[Guarded(reader, False, lambda *event: None)])
+    world.audit.accepting = False
+    _, client = world.start()
+    assert (client.status, json.loads(client.body)["error"]["code"]) == (503, "audit_unavailable")
+    assert client.headers["retry-after"] == "1" and reader.seen == [] and world.engine.calls == []
+    assert world.limiter.reservations[0].settled == [None], "it is not charged"
+    world.audit.accepting = True
+    world.start()
+    assert reader.seen != [] and len(world.engine.calls) == 1
+
+
 PLACES: dict[str, dict[str, Any]] = {
     "a name": {"messages": [{"role": "user", "content": "hi", "name": PHRASE}]},
     "an earlier reasoning": {"messages": [{"role": "assistant", "content": "hi", "reasoning_content": PHRASE}]},

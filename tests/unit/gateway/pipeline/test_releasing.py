@@ -54,6 +54,16 @@ def test_a_text_guardrail_that_came_meanwhile_reads_the_answer(form: str, stream
 
 
 @forms
+def test_no_guardrail_reads_the_retry_while_nothing_can_be_recorded(form: str) -> None:
+    reader, here = Scripted(), desk(form, answer(form))
+    made = world(here, request=[Guarded(reader, False, lambda *event: None)])
+    made.audit.accepting = False
+    client = asked(made, approval="apr-1")
+    assert (client.status, error(client)["code"]) == (503, "audit_unavailable")
+    assert reader.seen == [] and taken(here) == 0
+
+
+@forms
 def test_it_reads_the_arguments_too(form: str) -> None:
     here = desk(form, answer(form, "well", json.dumps({"a": PHRASE})))
     client = asked(world(here, response=[deny(mask=False)]), approval="apr-1")

@@ -14,6 +14,7 @@ from gateway.caches.near import unit
 from gateway.caches.registry import AnswerCaches, ModelCache
 from gateway.core import slices
 from gateway.core.caching import Answer
+from gateway.core.errors import AuditUnavailable
 from gateway.core.slices import at_once
 from gateway.core.specs import ModelSpec
 from gateway.core.specs.caches import CacheSpec, SemanticSpec
@@ -93,6 +94,21 @@ def test_it_is_limited_and_charged_like_a_request() -> None:
     world.authorizer.allow = False
     _, refused = world.start(body(SAME))
     assert refused.status == 403
+
+
+@pytest.mark.parametrize("error", [None, AuditUnavailable("The audit log takes no records.")])
+def test_nothing_of_a_request_goes_to_the_embedding_model_before_its_intent_is_durable(error: AuditUnavailable | None) -> None:
+    world = World()
+    _, vectors, _ = similar(world)
+    world.audit.durable = False
+    _, client = world.start(body(QUESTION))
+    assert vectors.texts == [] and world.engine.calls == []
+    if error is not None:
+        world.audit.tickets[0].fail(error)
+        assert client.status == 503 and vectors.texts == [] and world.engine.calls == []
+        return
+    world.audit.tickets[0].set(None)
+    assert vectors.texts == [QUESTION] and len(world.engine.calls) == 1
 
 
 @pytest.mark.parametrize("tenants", [(), ("globex",), ("*",), ("acm",)])
