@@ -153,9 +153,16 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 def request_hash(path: bytes, body: bytes) -> str:
-    """A request's hash. Requests that differ only in `stream`, `stream_options` and the order of their top-level fields have the same."""
+    """A request's hash. Requests that differ only in `stream`, `stream_options` and the order of their top-level fields have the same. A
+    body that is no JSON object, such as tensors in binary form, counts byte for byte."""
     found = sha256(b"%d:%b" % (len(path), path))
-    for name, value in sorted(_FIELDS.decode(body).items()):
+    try:
+        fields = _FIELDS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found.update(b"-:")
+        found.update(body)
+        return found.hexdigest()
+    for name, value in sorted(fields.items()):
         if name not in _FREE:
             key, raw = name.encode(), bytes(value)
             found.update(b"%d:%b%d:" % (len(key), key, len(raw)))

@@ -30,6 +30,12 @@ def test_a_request_is_the_same_but_for_how_it_is_answered_and_the_order_of_its_f
     assert request_hash(b"/v1/completions", json.dumps(one).encode()) != hashes[0]
 
 
+@pytest.mark.parametrize("body", [b"", b"[1]", b'{"inputs":[]}\x00\xff', b"\xff", b"[" * 100_000])
+def test_a_body_that_is_no_object_counts_byte_for_byte(body: bytes) -> None:
+    assert request_hash(PATH, body) == request_hash(PATH, body) != request_hash(PATH, body + b" ")
+    assert request_hash(PATH, body) != request_hash(PATH, b"{}")
+
+
 def key(id: str = "k", tenant: str = "acme", user: str = "", agent: str = "") -> Principal:
     return Principal(id, tenant, "api_key", user=user, agent=agent)
 

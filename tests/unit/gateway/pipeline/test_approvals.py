@@ -133,6 +133,16 @@ def test_a_retry_that_gets_nothing_costs_a_request_and_asks_no_engine(state: str
     assert desk.takes[0].look
 
 
+def test_a_retry_whose_body_is_not_all_json_is_refused_as_any_other() -> None:
+    """Tensors in binary form follow the JSON of their request."""
+    head = json.dumps({"inputs": [{"name": "x", "datatype": "UINT8", "shape": [2], "parameters": {"binary_data_size": 2}}]}).encode()
+    desk = Desk(Taken(state="other"))
+    made = world(desk)
+    headers = {b"x-gatehouse-approval": b"apr-1", b"inference-header-content-length": b"%d" % len(head)}
+    _, client = made.start(head + b"\x00\xff", path=b"/v2/models/m/infer", headers=headers)
+    assert (client.status, error(client)["code"]) == (403, "approval_mismatch") and not made.engine.calls
+
+
 @pytest.mark.parametrize("given", ["", "x" * 65, "a/b", "\u00e9", "apr 1"])
 def test_an_id_that_cannot_be_one_is_not_looked_for(given: str) -> None:
     desk = Desk()
