@@ -183,6 +183,7 @@ def _targets(principal: Principal) -> tuple[str, ...]:
     if principal.agent:
         found.append(f"agent/{principal.agent}")
     if principal.login is not None:
+        found += [f"agent/{name}" for name in principal.login.actors if name != principal.agent]
         for one in principal.login.acting:  # whoever may not act for themselves may not act for others
             name = one.user or one.id
             found += (f"user/{name}", f"user/{name}@{tenant}")

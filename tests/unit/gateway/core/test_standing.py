@@ -43,6 +43,14 @@ def test_a_user_who_is_stopped_acts_for_nobody(target: str, stopped: bool) -> No
     assert (standing.of(Principal("alice", "acme", "gateway_token", agent="bot", login=Login(acting=acting))) is not None) == stopped
 
 
+@pytest.mark.parametrize(("target", "stopped"), [("agent/bot", True), ("agent/first", True), ("agent/other", False)])
+def test_an_agent_who_is_stopped_has_nobody_act_in_its_place(target: str, stopped: bool) -> None:
+    standing = Standing()
+    standing.replace("halts", [halt(target)])
+    who = Principal("alice", "acme", "gateway_token", agent="bot", login=Login(actors=("bot", "first")))
+    assert (standing.of(who) is not None) == stopped
+
+
 @pytest.mark.parametrize("target", ["all", "tenant/acme", "model/m"])
 def test_a_halt_that_everybody_shares_does_not_lock_administrators_out(target: str) -> None:
     standing = Standing()
