@@ -53,7 +53,7 @@ class ResponsesEndpoint:
             )
         desk = self._plane.conversations if snapshot.spec.responses is not None else None
         if desk is None:
-            raise RequestError("This gateway keeps no responses (setting: responses).", code="unsupported_parameter")
+            raise RequestError("This gateway keeps no responses (setting: responses).", code="not_found", status=404)
         identity = unquote(path[len(PREFIX) :].decode("latin-1"))
         lists = identity.endswith(_ITEMS)
         allowed = METHODS[:2] if lists else METHODS

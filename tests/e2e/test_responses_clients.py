@@ -272,8 +272,10 @@ def test_where_nothing_is_kept_it_says_so(gatehouse: Gatehouse) -> None:
             with pytest.raises(openai.BadRequestError) as refused:
                 client.responses.create(model="m1", input="x", **params)  # type: ignore[call-overload]
             assert refused.value.code == "unsupported_parameter" and "setting: responses" in refused.value.message
-        with pytest.raises(openai.BadRequestError):
-            client.responses.retrieve("resp_1")
+        for call in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+            with pytest.raises(openai.NotFoundError) as missing:
+                call("resp_1")  # type: ignore[operator]
+            assert missing.value.code == "not_found" and "setting: responses" in missing.value.message
 
 
 def test_replicas_share_them_they_expire_and_shredding_erases_them(
