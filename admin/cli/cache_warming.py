@@ -16,10 +16,9 @@ import msgspec
 import typer
 
 from admin.cli.chat import data_listener
-from admin.cli.client import connection_options, explain
+from admin.cli.client import explain, with_key
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
-from admin.cli.proofs import credentials
 from admin.cli.session import Session, connected
 
 TRIES: Final = 5
@@ -116,7 +115,7 @@ def warm(
     The requests pass everything that a client's pass, and cost what they cost. Answers are kept for the tenant of the key.
     """
     url, key, holder, tls = data_listener(session, gateway_url, api_key)
-    with httpx.Client(base_url=url, timeout=TIMEOUT, **credentials(key, holder), **connection_options(url, tls)) as client:
+    with httpx.Client(base_url=url, timeout=TIMEOUT, **with_key(url, key, holder, tls)) as client:
         warming = Warming(client, session, refresh)
         try:
             _run(warming, _lines(file), rate, at_once)

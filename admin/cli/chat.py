@@ -11,10 +11,9 @@ import httpx
 import typer
 
 from admin.cli import completion
-from admin.cli.client import ApiError, Client, connection_options, explain, no_answer
+from admin.cli.client import ApiError, Client, explain, no_answer, with_key
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
-from admin.cli.proofs import credentials
 from admin.cli.session import Session, connected
 from admin.cli.tls import SYSTEM, Tls
 
@@ -48,7 +47,7 @@ def chat(
     inference_key = api_key or session.profile.api_key
     history: list[Message] = [{"role": "system", "content": system}] if system else []
     try:
-        with httpx.Client(base_url=url, timeout=TIMEOUT, **credentials(key, holder), **connection_options(url, tls)) as client:
+        with httpx.Client(base_url=url, timeout=TIMEOUT, **with_key(url, key, holder, tls)) as client:
             wanted = model or _first_model(client)
             if prompt is None:
                 session.out.remark(f"{wanted} at {url}; an empty line or Ctrl-D ends")

@@ -73,13 +73,22 @@ def proxy_of(url: str) -> str | None:
     return None if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[2]
 
 
+def with_key(url: str, key: str, holder: str, tls: Tls = SYSTEM) -> dict[str, Any]:
+    """How httpx connects to where it sends a key. holder: what the key is bound to (admin.cli.proofs). Raises CommandError, also where a
+    proxy would read the key."""
+    if key and urlsplit(url).scheme != "https" and (proxy := proxy_of(url)) is not None:
+        host = urlsplit(url).hostname
+        raise CommandError(f"the key would go through the proxy {proxy} unencrypted: use https, or name {host} in NO_PROXY")
+    return {**credentials(key, holder), **connection_options(url, tls)}
+
+
 class Client:
     """One connection to an admin listener. holder: what the key is bound to (admin.cli.proofs). Use as a context manager."""
 
     def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None, tls: Tls = SYSTEM, holder: str = "") -> None:
         self.url, self._heard = url.rstrip("/"), False
         try:
-            options = {**credentials(key, holder), **connection_options(self.url, tls)}
+            options = with_key(self.url, key, holder, tls)
             self._http = httpx.Client(base_url=self.url + PREFIX, timeout=TIMEOUT, transport=transport, **options)
         except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
             raise CommandError(f"the URL or the key cannot be used: {type(error).__name__}") from None

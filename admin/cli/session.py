@@ -48,6 +48,8 @@ class Session:
             raise UsageError(f"{url!r} is not the URL of an admin listener, such as {DEFAULT_URL}")
         if (proxy := proxy_of(url)) is not None:
             self.out.remark(f"through the proxy {proxy} of the environment")
+        if self.profile.key and urlsplit(url).scheme != "https" and not is_loopback(url):
+            self.out.remark(f"the key goes to {urlsplit(url).hostname} unencrypted: use https (listen.admin_tls)")
         return Client(url, self.profile.key, tls=self.profile.tls, holder=self.profile.holder)
 
 

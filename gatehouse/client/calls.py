@@ -113,8 +113,13 @@ def checked(url: str, key: str) -> tuple[str, dict[str, str]]:
     return url.rstrip("/") + PREFIX, {"authorization": f"Bearer {key}"}
 
 
+def uses_environment(url: str) -> bool:
+    """Whether a proxy of the environment may be used: never to this machine, and only with TLS, without which it would read the key."""
+    return urlsplit(url).scheme == "https" and not is_loopback(url)
+
+
 def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine; then the environment's proxy is not used."""
+    """Whether a URL leads to this machine."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     try:
         return ip_address(host).is_loopback

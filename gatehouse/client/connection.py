@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gatehouse.client.calls import AGAIN, Call, checked, decoded, failed, is_loopback, pause_before
+from gatehouse.client.calls import AGAIN, Call, checked, decoded, failed, pause_before, uses_environment
 from gatehouse.client.errors import ConnectionFailed
 from gatehouse.client.events import Event, Reader
 
@@ -27,7 +27,7 @@ class Connection:
         base, headers = checked(url, key)
         self.timeout, self.retries = timeout, retries
         self.http = httpx.Client(
-            base_url=base, headers=headers, timeout=timeout, verify=verify, transport=transport, trust_env=not is_loopback(url)
+            base_url=base, headers=headers, timeout=timeout, verify=verify, transport=transport, trust_env=uses_environment(url)
         )
 
     def json(self, call: Call) -> Any:

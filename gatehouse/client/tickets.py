@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from gatehouse.client.calls import checked, is_loopback
+from gatehouse.client.calls import checked, uses_environment
 from gatehouse.client.errors import ConnectionFailed, GatehouseClientError
 
 CHAT: Final = "/v1/chat/completions"
@@ -117,7 +117,7 @@ class _Both(Generic[C]):
         _, headers = checked(url, key)
         self._made: Callable[..., C] = made
         self._timeout, self._host = timeout, urlsplit(url).hostname
-        self._gateway: C = made(base_url=url, headers=headers, timeout=timeout, verify=verify, trust_env=not is_loopback(url))
+        self._gateway: C = made(base_url=url, headers=headers, timeout=timeout, verify=verify, trust_env=uses_environment(url))
         self._machines: dict[str, C] = {}
 
     def _machine(self, ticket: Ticket) -> C:

@@ -11,6 +11,9 @@ import pytest
 
 from admin.cli.client import Client, is_loopback, is_url, name, no_answer, proxy_of
 from admin.cli.errors import CommandError, UsageError
+from admin.cli.output import Format, Output
+from admin.cli.profile import Profile
+from admin.cli.session import Session
 from tests.fakes.ports import empty_port
 
 
@@ -61,6 +64,29 @@ def test_the_proxy_for_elsewhere_is_named_without_its_password(proxied: None, mo
     assert proxy_of("https://gateway.example") is None
     monkeypatch.setenv("no_proxy", "gateway.example")
     assert proxy_of("http://gateway.example:8081") is None
+
+
+def test_a_key_never_goes_through_a_proxy_that_can_read_it(proxied: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandError, match=r"would go through the proxy 127.0.0.1:.* unencrypted: use https, or name gateway.example in"):
+        Client("http://gateway.example:8081", "gh_key")
+    with Client("http://gateway.example:8081", ""), Client("https://gateway.example:8081", "gh_key"):
+        pass
+    monkeypatch.setenv("no_proxy", "gateway.example")
+    with Client("http://gateway.example:8081", "gh_key"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "told"),
+    [("http://10.0.0.1:8081", "gh_key", True), ("http://10.0.0.1:8081", "", False), ("https://10.0.0.1", "gh_key", False),
+     ("http://127.0.0.1:8081", "gh_key", False)],
+)  # fmt: skip
+def test_a_key_that_goes_unencrypted_is_told(url: str, key: str, told: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    session = Session(Profile(url, key), Output(Format.json))
+    with session.client():
+        pass
+    out, err = capsys.readouterr()
+    assert out == "" and ("the key goes to 10.0.0.1 unencrypted: use https" in err) is told
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "a.localhost", "127.0.0.1", "127.9.9.9", "[::1]"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatehouse.client.calls import MAX_PAUSE, Call, checked, failed, is_loopback, pause_before, segment, text
+from gatehouse.client.calls import MAX_PAUSE, Call, checked, failed, is_loopback, pause_before, segment, text, uses_environment
 
 
 @given(st.text())
@@ -68,6 +68,13 @@ def test_errors_say_what_the_gateway_said(status: int, content: bytes, message: 
 def test_what_cannot_be_sent_is_refused_at_once(url: str, key: str) -> None:
     with pytest.raises(ValueError, match=r"^(url|key) must be"):
         checked(url, key)
+
+
+@pytest.mark.parametrize(
+    ("url", "used"), [("https://gw:8081", True), ("HTTPS://gw", True), ("http://gw:8081", False), ("https://localhost", False)]
+)
+def test_a_proxy_never_reads_the_key(url: str, used: bool) -> None:
+    assert uses_environment(url) is used
 
 
 def test_this_machine_needs_no_proxy() -> None:
