@@ -421,7 +421,13 @@ def covered(job: Job, candidate: ModelEntry) -> bool:
 
 async def note(side: Side, request: InferenceRequest, seen: Seen, texts: bool) -> tuple[list[str], Usage | None]:
     """Counts an answer; its texts and its usage."""
-    side.answers += 1
+    try:
+        return await _noted(side, request, seen, texts)
+    finally:
+        side.answers += 1  # last: a scrape while it is read must not take it for one that went well
+
+
+async def _noted(side: Side, request: InferenceRequest, seen: Seen, texts: bool) -> tuple[list[str], Usage | None]:
     if failed(seen):
         side.errors += 1
         return [], None

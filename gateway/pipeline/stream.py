@@ -67,7 +67,7 @@ class AnswerRelay:
 
     held: ClassVar[bool] = False
     """Whether a stream that is `done` has not been sent yet; `release` sends it."""
-    __slots__ = ("_parts", "_reserved", "_size", "counted", "done", "exchange", "head", "read", "whole")
+    __slots__ = ("_engine_ns", "_parts", "_reserved", "_size", "counted", "done", "exchange", "head", "read", "whole")
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
@@ -76,6 +76,7 @@ class AnswerRelay:
         self.read: WholeAnswer | None = None
         self.whole: WholeAnswer | None = None
         self.counted: Usage | None = None
+        self._engine_ns = 0  # nanoseconds since the request was sent that count as the engine's already
         self._parts: list[bytes] = []
         self._size = 0
         self._reserved = 0
@@ -99,14 +100,19 @@ class AnswerRelay:
         self._parts.append(data)
 
     def on_end(self) -> None:
-        exchange = self.exchange
-        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        self._waited()
         self.done.set(None)
 
     def on_failed(self, error: Exception) -> None:
-        exchange = self.exchange
-        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        self._waited()
         self.done.fail(error)
+
+    def _waited(self) -> None:
+        """Counts the time since the request was sent, as far as it is not counted yet, as the engine's."""
+        exchange = self.exchange
+        since = perf_counter_ns() - exchange.sent_ns
+        exchange.engine_ns += since - self._engine_ns
+        self._engine_ns = since
 
     def stranded(self) -> bool:
         """The endpoint does not work: whether another one, or a fallback, can serve the request now."""
@@ -209,8 +215,7 @@ class StreamRelay(AnswerRelay):
         """The answer is an event stream."""
         refuse_encoded(head)
         exchange = self.exchange
-        now = perf_counter_ns()
-        exchange.engine_ns += now - exchange.sent_ns
+        self._waited()
         self._streaming = True
         if exchange.entry.counts_prompts:  # type: ignore[union-attr]
             _note_prompt(exchange, head)
@@ -218,7 +223,6 @@ class StreamRelay(AnswerRelay):
             exchange.head_sent = True
             exchange.status = 200
             exchange.client.send(exchange.head(OK, STREAM_HEADERS + COST_TRAILER if costs.in_trailer(exchange) else STREAM_HEADERS))
-        exchange.sent_ns = now
         self._last_write = exchange.plane.now
         keep_alive = exchange.snapshot.spec.stream.keep_alive
         if keep_alive:
@@ -369,8 +373,7 @@ class StreamRelay(AnswerRelay):
             self.mark_end()
             self.close_stream()
         else:
-            exchange = self.exchange
-            exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+            self._waited()
         self.done.set(None)
 
     def mark_end(self) -> None:
@@ -382,14 +385,13 @@ class StreamRelay(AnswerRelay):
 
     def close_stream(self) -> None:
         """The whole answer has been forwarded: ends the client's body."""
-        exchange = self.exchange
         reader = self._reader
         marked = self._over or reader.ended or reader.is_end(self._carry)
         if self._carry and not (marked or says_nothing(self._carry)):
             raise EngineError("The engine's stream ended in the middle of an event.")
         if not reader.whole(marked):
             raise EngineError("The engine's stream ended before its answer was complete.")
-        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        self._waited()
         self.finish_stream()
 
     def ending(self) -> bytes:

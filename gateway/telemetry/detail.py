@@ -1,8 +1,8 @@
 """What is counted of settled requests beyond the plain metrics, where the configuration asks for it: OpenTelemetry's metrics for generative
 AI (`telemetry.semconv`) and sums by tenant (`telemetry.tenant_metrics`). Where nothing is asked for, a request costs one test for None.
 
-The former are those of the conventions' own repository (in development), under the names that OpenTelemetry's rules for Prometheus give
-them: dots become underscores, `s` is spelt out as a suffix
+The former are those of the conventions 1.41 (in development), under the names that OpenTelemetry's rules for Prometheus give them: dots
+become underscores, `s` is spelt out as a suffix
 (https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/). To its clients the gateway is a server
 (`gen_ai.server.*`), to engines a client (`gen_ai.client.*`). Not emitted: `gen_ai.client.operation.time_per_output_chunk`, which is
 recorded once a chunk, where a chunk's whole budget is a few microseconds.
@@ -30,6 +30,10 @@ OPERATIONS: Final = {
 PROVIDER: Final = "gatehouse"
 OTHER: Final = "other"
 """Stands for all tenants beyond the bound."""
+MOST_ERRORS: Final = 128
+"""Codes of errors with series of their own: an engine refuses requests with codes of its own making."""
+OTHER_ERROR: Final = "_OTHER"
+"""The conventions' word for every other one."""
 SECONDS: Final[tuple[float, ...]] = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 TOKENS: Final[tuple[float, ...]] = (
     1.0,
@@ -66,6 +70,7 @@ class GenAi:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str, str, str], Histogram] = {}
+        self._errors: set[str] = set()
 
     def _observe(self, metric: int, operation: str, model: str, kind: str, value: float) -> None:
         key = (metric, operation, model, kind)
@@ -78,12 +83,18 @@ class GenAi:
         """Counts one request. error: its code, empty where it succeeded. times: of its first byte, of the call to the engine, of the first
         chunk and of the end, in nanoseconds; 0 for what did not happen."""
         started, sent, first, ended = times
+        if error not in self._errors:
+            if len(self._errors) < MOST_ERRORS:
+                self._errors.add(error)
+            else:
+                error = OTHER_ERROR
         self._observe(REQUEST, operation, model, error, (ended - started) * 1e-9)
         if sent:
             self._observe(CALL, operation, model, error, (ended - sent) * 1e-9)
         if first and not error:
             self._observe(FIRST_TOKEN, operation, model, "", (first - started) * 1e-9)
-            self._observe(FIRST_CHUNK, operation, model, "", (first - sent) * 1e-9)
+            if sent:  # else the stream came from a cache
+                self._observe(FIRST_CHUNK, operation, model, "", (first - sent) * 1e-9)
         if usage is None:
             return
         if usage.prompt_tokens:

@@ -29,6 +29,7 @@ from tests.e2e.resilience import Load, busiest, uncut, with_operator
 from tests.fakes.answers import Step
 from tests.fakes.ports import empty_port
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.plain import PLAIN
 from tests.waiting import until
 
 SLOW = Step(chunks=6, interval=0.02)
@@ -168,6 +169,23 @@ def test_three_upgrades_under_load_lose_nothing_and_cut_no_stream(start: Start, 
     until(lambda: len(gatehouse.engines()) == 2 and not first & set(gatehouse.engines()), what="the end of the old workers")
     until(lambda: len(events(gatehouse, "upgraded")) == 3, what="the records")
     assert [record["actor"] for record in events(gatehouse, "upgrade_begun")] == ["acme/a-operator", "signal", "acme/a-operator"]
+
+
+def test_what_was_counted_stays_counted(start: Start) -> None:
+    """A sum that falls looks like a restart, and all that goes on counting like growth, to whoever reads it."""
+    gatehouse = start()
+
+    def counted() -> tuple[float, float]:
+        with httpx.Client(verify=PLAIN, trust_env=False, timeout=60) as client:
+            requests = client.get(f"{gatehouse.admin_url}/readyz").json()["requests"]
+        return gatehouse.metric("gatehouse_requests_total", outcome="ok"), requests
+
+    for number in (1, 2):
+        assert gatehouse.chat().status_code == 200
+        until(lambda number=number: counted() == (number, number), what="the request")  # type: ignore[misc]
+        by_the_api(gatehouse)
+        until(lambda number=number: upgrades(gatehouse) == number, 120, "the upgrade")  # type: ignore[misc]
+        assert counted() == (number, number)
 
 
 def test_sidecars_keep_running_and_an_address_may_change(start: Start) -> None:

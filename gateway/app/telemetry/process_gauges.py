@@ -96,6 +96,10 @@ class MachineGauges:
 
     def __init__(self, state_dir: Path, audit: Path, proc: Path = Path("/proc")) -> None:
         self._state_dir, self._audit, self._proc = state_dir, audit, proc
+        self._network: dict[str, tuple[int, int]] = {}
+        """What each interface has carried, as of the last look."""
+        self._carried = (0, 0)
+        """What interfaces carried that are gone, or have begun anew: their bytes must not go from the sum."""
 
     @classmethod
     def of(cls, spec: ConfigSpec) -> MachineGauges:
@@ -123,10 +127,15 @@ class MachineGauges:
             lines = (self._proc / "self/net/dev").read_text().splitlines()[2:]
         except OSError:
             return
-        received = sent = 0
+        now: dict[str, tuple[int, int]] = {}
         for line in lines:
             name, _, rest = line.partition(":")
             if name.strip() != "lo" and len(fields := rest.split()) > SENT:
-                received, sent = received + int(fields[RECEIVED]), sent + int(fields[SENT])
+                now[name.strip()] = int(fields[RECEIVED]), int(fields[SENT])
+        for name, before in self._network.items():
+            if (there := now.get(name)) is None or there[0] < before[0] or there[1] < before[1]:
+                self._carried = self._carried[0] + before[0], self._carried[1] + before[1]
+        self._network = now
+        received, sent = (sum(each) for each in zip(self._carried, *now.values(), strict=True))
         yield CounterMetricFamily("gatehouse_network_received_bytes", "Bytes received on the network interfaces", value=received)
         yield CounterMetricFamily("gatehouse_network_sent_bytes", "Bytes sent on the network interfaces", value=sent)

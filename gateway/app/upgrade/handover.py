@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from engines.host.handover import HeldEngines
+from gateway.app.workers.messages import FiguresHeld
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
 from gateway.limits.lease_messages import BookState
@@ -63,8 +64,8 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     """Everything. version: of the program that hands over. data, admin: descriptors of the listening sockets. lock: of the state
     directory's lock; -1: the next program, of an earlier version, locks it anew. change: number of the last
     change that workers were sent. engines: the sidecars. limits: the state of the lease book. slots: the workers' shares of the
-    engines' slots. certificates: of the listeners, by setting. upgrades: how many there were, with this one. began: seconds since the
-    epoch. actor: who asked."""
+    engines' slots. figures: what was counted. certificates: of the listeners, by setting. upgrades: how many there were, with this one.
+    began: seconds since the epoch. actor: who asked."""
 
     format: int = FORMAT
     version: str
@@ -77,6 +78,7 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     marks: list[Mark] = []
     limits: BookState | None = None
     slots: list[SlotsHeld] = []
+    figures: FiguresHeld | None = None
     certificates: dict[str, Material] = {}
     upgrades: int = 1
     began: float = 0.0

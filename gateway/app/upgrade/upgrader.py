@@ -203,13 +203,15 @@ class Upgrader:
         """Takes everything away from this program that the next one goes on with."""
         assert self._workers is not None
         workers, limits = await self._workers.hand_over()
+        figures = self._workers.figures.hand_over()
         engines = self._gateway.fleet.supervisor.let_go()
         message = self._message()
         mirror = self._gateway.fleet.mirror
         slots = [] if mirror is None else mirror.hand_over()
         number = self._workers.hub.number
         lock = self.lock.kept() if self._keeps_lock and self.lock is not None else -1
-        return msgspec.structs.replace(message, lock=lock, workers=workers, limits=limits, slots=slots, engines=engines, change=number)
+        kept = {"workers": workers, "limits": limits, "slots": slots, "engines": engines, "figures": figures}
+        return msgspec.structs.replace(message, lock=lock, change=number, **kept)
 
     def _message(self) -> HandOver:
         """The part of the hand-over that can be read without stopping anything."""

@@ -212,6 +212,8 @@ class Workers:
     async def adopt(self, handed: HandOver) -> None:
         """Goes on with the workers that another program has started. Call before `start`, once the configuration is in force."""
         self.hub.number = handed.change
+        if handed.figures is not None:
+            self.figures.take_over(handed.figures, [held.id for held in handed.workers])
         if handed.limits is not None:
             self.limits.take_over(handed.limits)
         if (mirror := self._gateway.fleet.mirror) is not None:
@@ -436,7 +438,7 @@ class Workers:
     async def exposed(self, accept: str) -> tuple[bytes, str]:
         """The metrics of all processes, as of now, in a format that the scraper accepts, and its media type."""
         await self.collect()
-        return await asyncio.to_thread(self.figures.exposed, accept)
+        return await self.figures.exposed(accept)
 
     def _gauges(self) -> Iterable[Metric]:
         workers = GaugeMetricFamily("gatehouse_workers", "Workers by state", labels=["state"])

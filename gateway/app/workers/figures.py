@@ -5,7 +5,8 @@ Counters and histograms are summed, with what workers counted that have ended. G
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -14,9 +15,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from gateway.app.workers.messages import Family, Scraped
-from gateway.telemetry.detail import OTHER
-from gateway.telemetry.metrics import exposed
+from gateway.app.workers.messages import Family, FiguresHeld, Scraped
+from gateway.telemetry.detail import MOST_ERRORS, OTHER, OTHER_ERROR
+from gateway.telemetry.metrics import MOST_REFUSED, OTHERS, exposed
 
 Way = Literal["sum", "max", "min", "control"]
 GAUGES: Final[dict[str, Way]] = {
@@ -114,8 +115,23 @@ GAUGES: Final[dict[str, Way]] = {
 SUMMED: Final = ("counter", "histogram")
 MANY: Final = 256
 """Samples of a gauge; of more, a worker tells only those that are not 0, as the control process has all of them."""
-BY_TENANT: Final = frozenset({"gatehouse_tenant_requests", "gatehouse_tenant_tokens", "gatehouse_tenant_request_seconds"})
-"""Families whose tenants are bounded: each worker has its first ones, and together they must not be more."""
+BOUNDED: Final = {
+    "gatehouse_tenant_requests": "tenants",
+    "gatehouse_tenant_tokens": "tenants",
+    "gatehouse_tenant_request_seconds": "tenants",
+    "gatehouse_guardrail_refusals": "callers",
+    "gen_ai_server_request_duration_seconds": "errors",
+    "gen_ai_client_operation_duration_seconds": "errors",
+}
+"""Families with labels of which each worker shows its first values, while all workers, one after the other too, must not show more."""
+BOUNDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "tenants": (("tenant",), (OTHER,)),
+    "callers": (("tenant", "principal"), OTHERS),
+    "errors": (("error_type",), (OTHER_ERROR,)),
+}
+"""These labels, and what stands for all further values."""
+KEPT: Final = frozenset({"gatehouse_cpu_seconds", "gatehouse_disk_read_bytes", "gatehouse_disk_written_bytes"})
+"""Counters of the process itself, which go on when another program takes its place."""
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -195,10 +211,11 @@ class Figures(Collector):
     """own: the control process's families, made anew for each scrape. tenants: how many may have series of their own."""
 
     def __init__(self, own: Callable[[], Iterable[Metric]], tenants: Callable[[], int] = int) -> None:
-        self._own, self._most = own, tenants
-        self._tenants: set[str] = set()
+        self._own = own
+        self._most: dict[str, Callable[[], int]] = {"tenants": tenants, "callers": lambda: MOST_REFUSED, "errors": lambda: MOST_ERRORS}
+        self._shown: dict[str, set[tuple[str, ...]]] = {kind: set() for kind in BOUNDS}
         self._latest: dict[str, list[Family]] = {}
-        self._ended: dict[str, _Sum] = {}
+        self._ended: dict[str, Family] = {}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -210,48 +227,83 @@ class Figures(Collector):
         """A worker has ended: what it counted stays, its gauges go."""
         for family in self._latest.pop(worker, ()):
             if family.type in SUMMED:
-                self._ended.setdefault(family.name, _Sum(family)).add(family)
+                _add(self._ended, self._bounded(family))
+
+    # --- replacing the program
+
+    def hand_over(self) -> FiguresHeld:
+        """For the program that takes this one's place. It counts from 0, while its workers go on: without this a sum would fall, and
+        whoever reads it would take all that the workers have ever counted for an increase."""
+        told = {family.name for found in (*self._latest.values(), self._ended.values()) for family in found} - KEPT
+        ended = dict(self._ended)
+        for family in families(self._own()):
+            if family.type in SUMMED and family.name in told:
+                _add(ended, family)
+        return FiguresHeld(list(ended.values()), dict(self._latest), {kind: list(shown) for kind, shown in self._shown.items()})
+
+    def take_over(self, held: FiguresHeld, running: Collection[str]) -> None:
+        """Goes on with what the program before this one knew. running: the workers that are left."""
+        for kind, shown in self._shown.items():
+            shown.update(held.shown.get(kind, ()))
+        self._ended, self._latest = {family.name: family for family in held.ended}, dict(held.latest)
+        for worker in held.latest.keys() - set(running):
+            self.gone(worker)
+
+    # --- what is shown
 
     def scrape(self) -> bytes:
         """The Prometheus text format, version 0.0.4."""
         return generate_latest(self._registry)
 
-    def exposed(self, accept: str) -> tuple[bytes, str]:
-        """As gateway.telemetry.metrics.Metrics.exposed."""
-        return exposed(self._registry, accept)
+    async def exposed(self, accept: str) -> tuple[bytes, str]:
+        """As gateway.telemetry.metrics.Metrics.exposed. What counts is collected on the event loop, at one moment; it is put together and
+        written in a thread."""
+        return await asyncio.to_thread(exposed, _Moment(self._together, *self._now()), accept)
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of a counter's or gauge's samples over the workers, as they were heard last, and over those that have ended."""
         wanted = labels.items()
-        known = [family for found in self._latest.values() for family in found] + [total.family() for total in self._ended.values()]
-        near = [family for family in known if name.startswith(family.name)]
+        near = [family for found in self._told() for family in found if name.startswith(family.name)]
         return sum(value for family in near for sample, with_, value in family.samples if sample == name and wanted <= with_.items())
 
     def known(self, name: str) -> list[float]:
         """The samples of a gauge in the workers that run, as they were heard last."""
         return [value for found in self._latest.values() for family in found if family.name == name for _, _, value in family.samples]
 
+    def collect(self) -> Iterable[Metric]:
+        return self._together(*self._now())
+
+    def _now(self) -> tuple[list[Metric], list[list[Family]]]:
+        """What this process counts, and what the workers have told."""
+        return list(self._own()), self._told()
+
+    def _told(self) -> list[list[Family]]:
+        return [*self._latest.values(), list(self._ended.values())]
+
     def _bounded(self, family: Family) -> Family:
-        """Tenants beyond the bound become one. A tenant that was shown once is shown for as long as the process lives."""
-        if family.name not in BY_TENANT:
+        """Whose labels have values beyond the bound: those become one. What was shown once is shown for as long as the gateway lives."""
+        kind = BOUNDED.get(family.name)
+        if kind is None:
             return family
+        by, others = BOUNDS[kind]
+        shown, most = self._shown[kind], self._most[kind]()
         found = []
         for name, labels, value in family.samples:
-            tenant = labels["tenant"]
-            if tenant not in self._tenants and tenant != OTHER:
-                if len(self._tenants) < self._most():
-                    self._tenants.add(tenant)
+            key = tuple(labels[label] for label in by)
+            if key not in shown and key != others:
+                if len(shown) < most:
+                    shown.add(key)
                 else:
-                    tenant = OTHER
-            found.append((name, {**labels, "tenant": tenant}, value))
+                    key = others
+            found.append((name, {**labels, **dict(zip(by, key, strict=True))}, value))
         return Family(family.name, family.documentation, family.type, found)
 
-    def collect(self) -> Iterable[Metric]:
+    def _together(self, own: list[Metric], told: list[list[Family]]) -> Iterable[Metric]:
+        """May be called in a thread."""
         sums: dict[str, _Sum] = {}
-        for family in families(self._own()):
+        for family in families(own):
             sums.setdefault(family.name, _Sum(family)).add(family)
-        ended = [total.family() for total in self._ended.values()]
-        for found in (*self._latest.values(), ended):
+        for found in told:
             for family in found:
                 way = "sum" if family.type in SUMMED else GAUGES.get(family.name, "sum")
                 if way != "control" or family.name in sums:
@@ -261,3 +313,24 @@ class Figures(Collector):
             for (name, labels), value in total.values.items():
                 metric.add_sample(name, dict(labels), value, exemplar=total.exemplars.get((name, labels)))
             yield metric
+
+
+class _Moment(Collector):
+    """What was collected at one moment, for a thread. together: Figures._together."""
+
+    def __init__(
+        self, together: Callable[[list[Metric], list[list[Family]]], Iterable[Metric]], own: list[Metric], told: list[list[Family]]
+    ) -> None:
+        self._together, self._own, self._told = together, own, told
+
+    def collect(self) -> Iterable[Metric]:
+        return self._together(self._own, self._told)
+
+
+def _add(ended: dict[str, Family], family: Family) -> None:
+    """Adds a family to the sums of what has ended. None of them is changed: a thread may be reading it."""
+    total = _Sum(family)
+    if (known := ended.get(family.name)) is not None:
+        total.add(known)
+    total.add(family)
+    ended[family.name] = total.family()

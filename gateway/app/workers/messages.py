@@ -251,6 +251,15 @@ class Family(Message, frozen=True):
     exemplars: list[tuple[int, str, float, float]] = msgspec.field(default_factory=list)
 
 
+class FiguresHeld(msgspec.Struct, frozen=True):
+    """What one program hands to the next of the workers' figures. ended: the sums of what has ended. latest: what each worker told last.
+    shown: the values of bounded labels that have series of their own (gateway.app.workers.figures.BOUNDED)."""
+
+    ended: list[Family] = []
+    latest: dict[str, list[Family]] = {}
+    shown: dict[str, list[tuple[str, ...]]] = {}
+
+
 class Scraped(Message, frozen=True):
     """Everything counted; told once more at the end of a worker. families: a list of Family, encoded (gateway.app.workers.figures.told), as
     those of ten thousand models are written and read in a thread."""

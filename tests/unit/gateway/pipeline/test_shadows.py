@@ -325,6 +325,23 @@ async def test_answers_too_large_to_keep_are_not_compared(monkeypatch: pytest.Mo
     assert world.shadows.room.left == shadows.ROOM
 
 
+async def test_an_answer_that_is_still_read_does_not_count_as_one_that_went_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter that falls again would look like a restart."""
+    world, well = Shadowed(), []
+
+    async def unreadable(steps: Any) -> None:
+        well.append([side.answers - side.errors - side.refusals for side in (world.figures.model, world.figures.shadow)])
+        raise EngineError("It cannot be read.")
+
+    monkeypatch.setattr(shadows, "in_slices", unreadable)
+    world.start()
+    world.call.answer()
+    (await world.mirrored()).answer()
+    await world.idle()
+    assert well == [[0, 0], [0, 0]]
+    assert [(side.answers, side.errors) for side in (world.figures.model, world.figures.shadow)] == [(1, 1), (1, 1)]
+
+
 def test_retries_with_an_approval_and_other_operations_are_never_mirrored() -> None:
     world = Shadowed()
     watch: Any = world.entry.watch

@@ -86,6 +86,22 @@ def test_the_record_says_why_a_stream_ended_however_it_is_cut(usage: bytes, spac
         assert 0.0 < world.outcome.sent_ms <= world.outcome.first_ms <= world.outcome.duration_ms
 
 
+def test_the_record_says_when_a_stream_was_asked_for_and_not_when_its_head_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    exchange, client = world.start(STREAM_BODY)
+    sent = exchange.sent_ns
+    now = [sent + 200_000_000]
+    monkeypatch.setattr(relays, "perf_counter_ns", lambda: now[0])
+    world.call.head(SSE_HEAD)
+    assert (exchange.sent_ns, exchange.engine_ns) == (sent, 200_000_000)
+    now[0] += 50_000_000
+    world.call.body(chunk("a") + FINISHED + DONE)
+    now[0] += 30_000_000
+    world.call.end()
+    assert client.complete and exchange.engine_ns == 280_000_000
+    assert world.outcome.first_ms - world.outcome.sent_ms == pytest.approx(250.0, abs=0.002)
+
+
 @pytest.mark.parametrize("word", [b"<b>", b"", b"x" * 33, "\u00e9".encode(), b"a b"])
 def test_what_is_no_finish_reason_is_not_recorded(word: bytes) -> None:
     _, world = relayed(chunk("a") + FINISHED.replace(b"length", word) + DONE, [])

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from gateway.core.types import Usage
-from gateway.telemetry.detail import FAMILIES, OTHER, Detail, GenAi, Tenants, follow
+from gateway.telemetry.detail import FAMILIES, MOST_ERRORS, OTHER, OTHER_ERROR, Detail, GenAi, Tenants, follow
 from tests.steady import spent
 
 MS = 1_000_000
@@ -52,6 +52,24 @@ def test_what_fails_has_its_code_and_no_times_of_tokens() -> None:
     assert found["gen_ai_client_operation_duration_seconds_count", *known, "engine_failed"] == 1
     assert not [name for name in found if "time_" in name[0]]
     assert ("gen_ai_client_operation_duration_seconds_count", *known, "rate_limit_exceeded") not in found
+
+
+def test_a_stream_from_a_cache_says_nothing_of_a_call() -> None:
+    detail = Detail(GenAi(), None)
+    detail.settled(exchange(sent=0, first=2 * MS), "m", "ok", "", None, 3 * MS)
+    found = {name[0]: value for name, value in sums(detail).items() if name[0].endswith("_sum")}
+    assert {name: round(value, 6) for name, value in found.items()} == {
+        "gen_ai_server_request_duration_seconds_sum": 0.003,
+        "gen_ai_server_time_to_first_token_seconds_sum": 0.002,
+    }
+
+
+def test_codes_of_an_engine_beyond_the_bound_share_one_series() -> None:
+    genai = GenAi()
+    for number in range(MOST_ERRORS + 5):
+        genai.settled("m", "chat", f"code-{number}", (0, 1, 0, 2), None)
+    counts = {name[4]: value for name, value in sums(genai).items() if name[0] == "gen_ai_client_operation_duration_seconds_count"}
+    assert len(counts) == MOST_ERRORS + 1 and counts[OTHER_ERROR] == 5
 
 
 def test_operations_have_the_conventions_names_and_share_a_series() -> None:

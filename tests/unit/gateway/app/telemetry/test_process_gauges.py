@@ -72,6 +72,24 @@ def test_the_network_is_that_of_proc(tmp_path: Path) -> None:
     assert 0 < machine["gatehouse_disk_free_bytes"] <= machine["gatehouse_disk_size_bytes"]
 
 
+def test_what_an_interface_carried_stays_counted_when_it_is_gone_or_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / "self/net").mkdir(parents=True)
+    gauges = MachineGauges(tmp_path, tmp_path, tmp_path)
+
+    def carried(**interfaces: int) -> float:
+        lines = [f"  {name}: {count} 0 0 0 0 0 0 0 {2 * count} 0 0 0 0 0 0 0\n" for name, count in interfaces.items()]
+        (tmp_path / "self/net/dev").write_text("a\nb\n" + "".join(lines))
+        found = {metric.name: metric.samples[0].value for metric in gauges.collect()}
+        assert found["gatehouse_network_sent_bytes"] == 2 * found["gatehouse_network_received_bytes"]
+        return found["gatehouse_network_received_bytes"]
+
+    assert carried(eth0=100, veth1=50) == 150
+    assert carried(eth0=110) == 160  # a container has ended
+    assert carried(eth0=110, veth1=5) == 165
+    assert carried(eth0=120, veth1=2) == 177
+    assert carried() == 177
+
+
 def test_a_state_directory_that_is_gone_does_not_end_a_scrape(tmp_path: Path) -> None:
     assert list(MachineGauges(tmp_path / "gone", tmp_path / "gone", tmp_path).collect()) == []
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,10 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app.telemetry.engine_gauges import REPORTED
 from gateway.app.workers.figures import GAUGES, Figures, families, heard, told
+from gateway.app.workers.messages import FiguresHeld
 from gateway.core.types import OutcomeRecord
-from gateway.telemetry.detail import Tenants
+from gateway.telemetry.detail import MOST_ERRORS, OTHER_ERROR, GenAi, Tenants
 from gateway.telemetry.exemplars import Exemplars
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics import MOST_REFUSED, Metrics
 
 ROOT = Path(__file__).parents[5]
 
@@ -61,6 +65,62 @@ def test_what_a_worker_counted_stays_when_it_has_ended_and_its_gauges_go() -> No
     figures.gone("1")
     figures.gone("2")
     assert shown(figures)["gatehouse_requests_total", "a", "chat", "ok", "200"] == 4
+
+
+def things(count: int, name: str = "gatehouse_things") -> Iterable[Metric]:
+    yield CounterMetricFamily(name, "Things", value=float(count))
+
+
+def upgraded(figures: Figures, own: Iterable[Metric], *running: str) -> Figures:
+    """What the next program goes on with."""
+    held = msgspec.msgpack.decode(msgspec.msgpack.encode(figures.hand_over()), type=FiguresHeld)
+    found = Figures(lambda: own)
+    found.take_over(held, running)
+    return found
+
+
+def test_a_sum_does_not_fall_when_another_program_takes_over() -> None:
+    figures = Figures(lambda: things(5))
+    for worker, count in (("1", 30), ("2", 20), ("3", 10)):
+        figures.note(worker, families(things(count)))
+    figures.gone("3")
+    assert shown(figures)["gatehouse_things_total",] == 65
+    after = upgraded(figures, [], "1")  # which counts from 0; the second worker has ended between the two programs
+    assert shown(after)["gatehouse_things_total",] == after.total("gatehouse_things_total") == 65
+    after.note("1", families(things(31)))
+    after.gone("1")
+    assert shown(upgraded(after, []))["gatehouse_things_total",] == 66
+
+
+def test_what_the_process_goes_on_counting_is_not_handed_over_and_neither_are_gauges() -> None:
+    def own() -> Iterable[Metric]:
+        yield from (*things(7, "gatehouse_cpu_seconds"), *things(3, "gatehouse_alone"))
+        yield GaugeMetricFamily("gatehouse_queued", "Waiting", value=4.0)
+
+    figures = Figures(own)
+    figures.note("1", families([*things(2, "gatehouse_cpu_seconds"), GaugeMetricFamily("gatehouse_queued", "Waiting", value=1.0)]))
+    after = shown(upgraded(figures, list(own()), "1"))
+    assert after == {("gatehouse_cpu_seconds_total",): 9, ("gatehouse_alone_total",): 3, ("gatehouse_queued",): 5}
+
+
+def test_what_counts_is_collected_on_the_loop_and_no_worker_that_ends_meanwhile_is_missing() -> None:
+    threads: list[threading.Thread] = []
+
+    def own() -> Iterable[Metric]:
+        threads.append(threading.current_thread())
+        yield CounterMetricFamily("gatehouse_things", "Things", value=1.0)
+
+    figures = Figures(own)
+    figures.note("1", families(things(3)))
+
+    async def scraped() -> str:
+        asked = asyncio.create_task(figures.exposed("text/plain"))
+        await asyncio.sleep(0)  # it is in its thread, or will be
+        figures.gone("1")
+        return (await asked)[0].decode()
+
+    assert "gatehouse_things_total 4.0" in asyncio.run(scraped())
+    assert threads == [threading.main_thread()]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=12))
@@ -116,7 +176,7 @@ def test_the_newest_exemplar_of_all_workers_is_shown() -> None:
         metrics.meter("m").record("chat", 200, "ok", 1.0, 0.3, None)
         metrics.exemplars.note(OutcomeRecord(when, "req", "ok", 200, model="m", duration_ms=300.0), trace)
         figures.note(worker, families(metrics.collect()))
-    text, _ = figures.exposed("application/openmetrics-text; version=1.0.0")
+    text, _ = asyncio.run(figures.exposed("application/openmetrics-text; version=1.0.0"))
     [line] = [line for line in text.decode().splitlines() if "trace_id" in line]
     assert line == 'gatehouse_request_seconds_bucket{le="0.5",model="m"} 2.0 # {trace_id="%s"} 0.3 20.0' % ("a" * 32)
 
@@ -131,6 +191,26 @@ def test_the_tenants_of_all_workers_together_are_bounded() -> None:
     found = {key[2]: value for key, value in shown(figures).items() if key[0] == "gatehouse_tenant_requests_total"}
     assert found == {"a": 1, "b": 2, "other": 1}
     assert figures.total("gatehouse_tenant_requests_total", outcome="ok") == 4
+
+
+def test_callers_and_codes_are_bounded_over_workers_that_follow_each_other() -> None:
+    figures = Figures(lambda: [])
+    for worker in range(3):
+        metrics, genai = Metrics(), GenAi()
+        for number in range(MOST_REFUSED):
+            metrics.guardrail_refused("acme", f"{worker}-{number}")
+        for number in range(MOST_ERRORS):
+            genai.settled("m", "chat", f"{worker}-{number}", (0, 1, 0, 2), None)
+        figures.note(str(worker), [*families(metrics.collect()), *families(genai.collect())])
+        if worker == 1:
+            figures.gone(str(worker))
+    figures = upgraded(figures, [], "0")  # the last one has ended between the two programs
+    found = shown(figures)
+    refusals = {key[1:]: value for key, value in found.items() if key[0] == "gatehouse_guardrail_refusals_total"}
+    assert len(refusals) == MOST_REFUSED + 1 and sum(refusals.values()) == 3 * MOST_REFUSED
+    assert refusals["other", "other"] == 2 * MOST_REFUSED
+    failed = {key[1]: value for key, value in found.items() if key[0] == "gen_ai_server_request_duration_seconds_count"}
+    assert len(failed) == MOST_ERRORS + 1 and failed[OTHER_ERROR] == 2 * MOST_ERRORS
 
 
 def many(value: float) -> Iterable[Metric]:
