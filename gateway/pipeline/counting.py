@@ -153,7 +153,7 @@ async def renewed(x: Exchange, asked: ModelEntry, fallback: ModelEntry) -> bool:
         if request.unsure:
             await counted(x, fallback, asked.name)
     except GatehouseError as error:
-        log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
+        log.debug("the fallback %s does not take this request (%s)", fallback.name, error.code)
         return False
     return True
 

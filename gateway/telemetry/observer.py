@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from gateway.core.types import OutcomeRecord, ResponseHead
@@ -125,6 +126,8 @@ class Observer:
         if len(self._queue) >= MOST:
             self.counts["dropped"] += 1
             return
+        if record.text is not None:  # nobody here reads it, and a receiver that is away would have thousands of answers kept
+            record = replace(record, text=None)
         phases = head.get(PHASES) if head is not None and clock.trace is not None else None
         self._queue.append((record, clock, header, phases or b""))
         if len(self._queue) == WAKE:

@@ -9,6 +9,7 @@ over all spans of a trace (Phoenix does) would count them twice.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ def spans_of(seen: Seen) -> Iterator[Span]:
         call = Span(own.name, "client", trace.trace, span, trace.span, sent + shift, ends + shift, _call(record, last))
         if last and failed(record):
             call.error = record.code
+            call.attributes |= _there({"error.type": record.code})
         if last and record.first_ms:  # Langfuse's name for the moment of the first token
             call.attributes["langfuse.observation.completion_start_time"] = _moment(begin + shift + int(record.first_ms * 1e6))
         yield call
@@ -129,7 +131,7 @@ def _own(record: OutcomeRecord, trace: str, span: str, parent: str, begin: int, 
         "http.request.method": "POST",
         "http.response.status_code": record.status,
         "client.address": record.peer,
-        "error.type": record.code if record.status >= 400 else "",
+        "error.type": record.code if record.status >= 400 or failed(record) else "",
         "user.id": record.user,
         "session.id": record.session,
         "gatehouse.request_id": record.request_id,
@@ -163,8 +165,17 @@ def _generation(record: OutcomeRecord) -> dict[str, Value]:
 def _call(record: OutcomeRecord, last: bool) -> dict[str, Value]:
     """The span of a call to an engine. How earlier calls were answered is not in the record."""
     if last:
-        return _there({**_generation(record), "server.address": record.endpoint, "user.id": record.user, "session.id": record.session})
+        beside = {"server.address": record.endpoint, "user.id": record.user, "session.id": record.session}
+        return _there({**_generation(record), **beside, "langfuse.observation.usage_details": _apart(record)})
     return _there({"gen_ai.request.model": record.model})
+
+
+def _apart(record: OutcomeRecord) -> str:
+    """For Langfuse, which adds up all kinds of tokens, while the conventions count those from an engine's cache among the input."""
+    if not record.cached_tokens:
+        return ""
+    read = max(0, record.prompt_tokens - record.cached_tokens)
+    return json.dumps({"input": read, "input_cached_tokens": record.cached_tokens, "output": record.completion_tokens})
 
 
 def _moment(at: int) -> str:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.types import OutcomeRecord
 from gateway.telemetry.observer import MOST, Observer, RequestLog, Seen, collector
@@ -75,6 +76,14 @@ def test_what_is_traced_and_what_failed_is_sent_in_its_callers_trace() -> None:
     assert [(one.trace.trace, one.trace.parent) for one in sink.got if one.trace] == [("a" * 32, ""), ("f" * 32, "e" * 16)]
     assert counts == {"sent": 2, "dropped": 0}
     assert sink.closed
+
+
+def test_texts_that_the_audit_log_keeps_do_not_wait_for_a_receiver() -> None:
+    sink, traced = Sink(), SimpleNamespace(trace=Trace("a" * 32, ""), marks=[])
+    kept = replace(record(), text=[b"an answer"])
+    run("none", (kept, traced, None), traces=sink)
+    assert [one.record for one in sink.got] == [record()]
+    assert kept.text == [b"an answer"], "the audit log has the same record"
 
 
 def test_what_does_not_fit_is_dropped_and_counted() -> None:

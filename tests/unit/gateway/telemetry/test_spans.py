@@ -134,6 +134,26 @@ def test_langfuse_gets_the_moment_of_the_first_token_and_the_cost() -> None:
     assert (call.attributes["user.id"], call.attributes["session.id"]) == ("ann", "s-1")
 
 
+def test_langfuse_does_not_add_up_cached_tokens_twice() -> None:
+    """It takes each `gen_ai.usage.*` for a kind of its own, unless it is told which there are."""
+
+    def told(cached: int) -> object:
+        [call] = [span for span in spans_of(traced(changed(RECORD, cached_tokens=cached))) if span.kind == "client"]
+        assert call.attributes["gen_ai.usage.input_tokens"] == 7
+        return call.attributes.get("langfuse.observation.usage_details")
+
+    assert (told(0), told(2)) == (None, '{"input": 5, "input_cached_tokens": 2, "output": 3}')
+
+
+def test_a_stream_that_breaks_has_its_error_on_the_request_and_on_the_call() -> None:
+    own, *below = spans_of(traced(changed(RECORD, outcome="failed", code="engine_failed")))
+    [call] = [span for span in below if span.kind == "client"]
+    for span in (own, call):
+        assert (span.error, span.attributes["error.type"]) == ("engine_failed", "engine_failed")
+    assert own.attributes["http.response.status_code"] == 200
+    assert not any("error.type" in span.attributes for span in spans_of(traced()))
+
+
 def test_a_failure_that_was_not_sampled_is_one_span_with_its_error() -> None:
     record = OutcomeRecord(5.0, "req-2", "failed", 502, code="engine_error", operation="chat", model="m", duration_ms=10.0)
     [own] = spans_of(Seen(record, Trace("a" * 32, ""), []))
