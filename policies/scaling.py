@@ -17,6 +17,7 @@ from collections import deque
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 MARGIN: Final = 0.1
 """How much more than the need must fit into what is left after one is taken away."""
@@ -44,7 +45,8 @@ class ScaleRules(Struct, frozen=True, kw_only=True):
 class Load(Struct, frozen=True, kw_only=True):
     """What is measured. replicas: those that serve or are being started; ready: those that serve. slots: requests that one runs at once.
     busy: requests that run; waiting: that wait for a slot, here or in the engines. queued_for: seconds for which some have been waiting
-    without a break. kv: share of the KV memory in use over those that serve. load_seconds: how long one takes until it serves."""
+    without a break. kv: share of the KV memory in use over those that serve. load_seconds: how long one takes until it serves. own: busy,
+    waiting and kv without what others have at the engines, as far as they say that there is more; None: it is all."""
 
     replicas: int
     ready: int
@@ -54,6 +56,7 @@ class Load(Struct, frozen=True, kw_only=True):
     queued_for: float = 0.0
     kv: float | None = None
     load_seconds: float | None = None
+    own: tuple[float, float, float | None] | None = None
 
 
 class Advice(Struct, frozen=True):
@@ -71,6 +74,14 @@ def need_of(load: Load, rules: ScaleRules) -> tuple[float, str]:
         return by_slots, "slots"
     by_kv = load.ready * min(max(load.kv, 0.0), 1.0) / rules.target_kv
     return (by_kv, "kv") if by_kv > by_slots else (by_slots, "slots")
+
+
+def own_need_of(load: Load, rules: ScaleRules) -> float:
+    """The part of the need that is this gateway's. Several gateways at the same engines can be added up."""
+    if load.own is None:
+        return need_of(load, rules)[0]
+    busy, waiting, kv = load.own
+    return need_of(replace(load, busy=busy, waiting=waiting, kv=kv), rules)[0]
 
 
 class _Window:

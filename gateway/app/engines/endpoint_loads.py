@@ -39,21 +39,26 @@ def said(details: dict[str, Any]) -> tuple[float | None, float | None, float | N
 def load_of(members: Sequence[tuple[Endpoint, int]], queued: float, queued_for: float) -> Load:
     """The load of these endpoints together. queued: requests that wait for them here; queued_for: for how long some have.
 
-    An engine with requests waiting inside runs as many at once as it can, whatever its slots are said to be.
+    An engine with requests waiting inside runs as many at once as it can, whatever its slots are said to be. What an engine says is about
+    the requests of all its clients; the gateway's own part is theirs by number.
     """
     there = [(endpoint, count) for endpoint, count in members if endpoint.state not in GONE]
     serving = [(endpoint, count) for endpoint, count in there if endpoint.state in SERVING]
-    busy = waiting = slots = 0.0
+    busy = waiting = slots = own_busy = own_waiting = own_kv = 0.0
     memory = []
     for endpoint, count in serving:
         running, inside, kv = said(endpoint.details)
         held = min(inside or 0.0, float(count)) if running is None else (inside or 0.0)
         runs = max(count - held, running or 0.0)
         busy, waiting = busy + runs, waiting + held
+        own = min(1.0, count / (runs + held)) if runs + held else 1.0
+        own_busy, own_waiting = own_busy + own * runs, own_waiting + own * held
         slots += min(endpoint.slots, running) if held and running else endpoint.slots
         if kv is not None:
             memory.append(min(kv, 1.0))
-    busy += sum(count for endpoint, count in members if endpoint.state not in SERVING)
+            own_kv += own * memory[-1]
+    ending = sum(count for endpoint, count in members if endpoint.state not in SERVING)
+    busy, own_busy = busy + ending, own_busy + ending
     times = [endpoint.load_seconds for endpoint, _ in members if endpoint.load_seconds is not None]
     each = slots / len(serving) if serving else max((endpoint.slots for endpoint, _ in members), default=1)
     return Load(
@@ -65,6 +70,7 @@ def load_of(members: Sequence[tuple[Endpoint, int]], queued: float, queued_for: 
         queued_for=queued_for,
         kv=sum(memory) / len(memory) if memory else None,
         load_seconds=max(times, default=None),
+        own=(own_busy, own_waiting + queued, own_kv / len(memory) if memory else None),
     )
 
 

@@ -25,7 +25,7 @@ from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec, ScaleSpec
 from gateway.core.tasks import TaskOwner
 from gateway.routing.endpoints import Endpoint
 from gateway.telemetry.lazy_families import LazyGaugeMetricFamily
-from policies.scaling import Advice, Load, Scaler, ScaleRules
+from policies.scaling import Advice, Load, Scaler, ScaleRules, own_need_of
 
 log = logging.getLogger("gatehouse.scaling")
 
@@ -239,14 +239,14 @@ class Scaling:
             "gatehouse_scaling_replicas", "Replicas that a pool has, those that are starting included", pools, _read("pool", _replicas)
         )
         yield LazyGaugeMetricFamily(
-            "gatehouse_scaling_need_replicas", "Replicas that the load of a pool fills, a fraction", pools, _read("pool", _need)
+            "gatehouse_scaling_need_replicas", "Replicas that the load of a pool from here fills, a fraction", pools, _read("pool", _need)
         )
         yield LazyGaugeMetricFamily(
             "gatehouse_scaling_engine_desired_replicas", "Replicas that an engine should have", engines, _read("engine", _desired)
         )
         yield LazyGaugeMetricFamily("gatehouse_scaling_engine_replicas", "Replicas that an engine has", engines, _read("engine", _replicas))
         yield LazyGaugeMetricFamily(
-            "gatehouse_scaling_engine_need_replicas", "Replicas that the load of an engine fills", engines, _read("engine", _need)
+            "gatehouse_scaling_engine_need_replicas", "Replicas that the load of an engine from here fills", engines, _read("engine", _need)
         )
         yield LazyGaugeMetricFamily(
             "gatehouse_scaling_queued_seconds", "For how long requests have been waiting for slots", pools, _read("pool", _queued_for)
@@ -277,7 +277,7 @@ def _replicas(hint: Hint) -> float:
 
 
 def _need(hint: Hint) -> float:
-    return hint.advice.need
+    return own_need_of(hint.load, hint.rules)
 
 
 def _queued_for(hint: Hint) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.app.engines.endpoint_loads import load_of, said
 from gateway.routing.endpoints import Endpoint
+from policies.scaling import ScaleRules, need_of, own_need_of
 
 
 class Stub:
@@ -40,6 +41,19 @@ def test_an_engine_with_requests_waiting_inside_is_full_whatever_its_slots_are_s
 
 def test_what_others_have_running_there_counts() -> None:
     assert load_of(members((Stub(load={"running": 7.0, "waiting": 0.0}), 2)), 0.0, 0.0).busy == 7.0
+
+
+def test_several_gateways_at_one_engine_add_up_to_its_load() -> None:
+    """Each hears of all that runs there; the sum must not grow with their number."""
+    rules = ScaleRules(max=9, target=1.0, target_kv=1.0)
+    told = {"running": 30.0, "waiting": 10.0, "kv": 0.9}
+    loads = [load_of(members((Stub(slots=40, load=told), count)), queued, 0.0) for count, queued in ((4, 0.0), (16, 3.0), (20, 0.0))]
+    assert sum(own_need_of(load, rules) for load in loads) == pytest.approx((30 + 10 + 3) / 30)  # it waits inside: 30 is all that it runs
+    quiet = [load_of(members((Stub(slots=400, load={**told, "waiting": 0.0}), count)), 0.0, 0.0) for count in (10, 20)]
+    assert sum(own_need_of(load, rules) for load in quiet) == pytest.approx(0.9)
+    assert [need_of(load, rules)[0] for load in quiet] == [0.9, 0.9]
+    alone = load_of(members((Stub(slots=8), 4), (Stub("draining"), 2)), 1.0, 0.0)
+    assert own_need_of(alone, rules) == need_of(alone, rules)[0] == 7 / 8
 
 
 def test_kv_is_the_mean_of_those_that_say_it_and_a_load_takes_as_long_as_the_longest() -> None:
