@@ -134,7 +134,7 @@ class ModelAsker:
                     entry.meter.retries += 1
                     continue
             if reply.head.status != 200:
-                raise engine_error(reply.head, body)
+                raise engine_error(reply.head, body, sent=attempt.request_headers)
             body = request.api.received(request, body)
             return body, _usage(entry, attempt, request, body)
 

@@ -17,6 +17,7 @@ from gateway.core.errors import (
     RequestError,
 )
 from gateway.core.ports import Attempt, AttemptResult
+from gateway.core.secret import MASK
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
 from gateway.core.waiting import Completion, Signal, check, waits
@@ -34,6 +35,10 @@ PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """Statuses of an engine's answer about the request itself: the client is told what the engine said."""
 NO_PATH: Final = frozenset({404, 405, 501})
 """Statuses of an engine that does not have the path that it was asked."""
+CREDENTIALS: Final = ("auth", "key", "token", "secret")
+"""Parts of the names of headers that carry them."""
+SECRET_LENGTH: Final = 8
+"""Characters from which on a word of such a header is taken for one: schemes such as `Bearer` have fewer."""
 AT_CAPACITY: Final = "The engine is at its capacity."
 _SUCCESS: Final = AttemptResult.SUCCESS
 """Compiled, a Final is one load, and a name that was imported a look-up."""
@@ -235,10 +240,12 @@ def refuses(head: ResponseHead | None) -> bool:
     return head is not None and head.status in PASSED_STATUSES
 
 
-def engine_error(head: ResponseHead, body: bytes, counts: bool = False) -> GatehouseError:
-    """The contract's error for an engine's unsuccessful answer. counts: as for `result_of`."""
+def engine_error(head: ResponseHead, body: bytes, counts: bool = False, sent: bytes = b"") -> GatehouseError:
+    """The contract's error for an engine's unsuccessful answer. counts: as for `result_of`. sent: the header lines of its settings that it
+    was sent."""
     status = head.status
     message, code, param = engine_says(body)
+    message = unrepeated(message, sent) if sent and message else message
     if counts and status in NO_PATH and "model" not in message.lower():  # else it may be the model that it does not have
         return RequestError("The engine of this model cannot count tokens.", code="unsupported_operation")
     if status in PASSED_STATUSES:
@@ -254,6 +261,17 @@ def engine_error(head: ResponseHead, body: bytes, counts: bool = False) -> Gateh
     if status == 507:
         return EngineError("The engine has not enough memory for the model or for this request.", code="insufficient_memory", status=507)
     return EngineError(f"The engine answered with status {status}.")
+
+
+def unrepeated(message: str, sent: bytes) -> str:
+    """An engine's message without the credentials that it was sent: one that refuses them may repeat them, and the client reads it."""
+    for line in sent.decode("ascii").split("\r\n"):
+        name, _, value = line.partition(": ")
+        if any(part in name.lower() for part in CREDENTIALS):
+            for word in value.split(" "):
+                if len(word) >= SECRET_LENGTH:
+                    message = message.replace(word, MASK)
+    return message
 
 
 def _seconds(value: bytes | None) -> float | None:

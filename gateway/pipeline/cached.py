@@ -212,7 +212,7 @@ async def _joined(
 
 async def _read(x: Exchange, recording: Recording, relay_type: type[AnswerRelay]) -> AnswerRelay:
     """Relays a recorded answer to its end. Raises its error."""
-    x.attempt = StoredAttempt()  # type: ignore[assignment]  # what is asked of an attempt once it is there
+    x.attempt = StoredAttempt(recording.sent)  # type: ignore[assignment]  # what is asked of an attempt once it is there
     x.sent_ns = perf_counter_ns()
     x.until = x.wake_at = x.deadline
     recording.bound(x)

@@ -54,6 +54,11 @@ class Recording:
         """The call to the engine, while it is under way."""
         self.readings: list[Reading] = []
 
+    @property
+    def sent(self) -> bytes:
+        """The header lines of its settings that the engine was sent."""
+        return b""
+
     def read_by(self, relay: AnswerRelay) -> Reading:
         """What has come goes to the relay with `Reading.go_on`."""
         reading = Reading(self, relay)
@@ -242,6 +247,10 @@ class Flight(Recording):
         """Whether its leader has left."""
         return self._orphan
 
+    @property
+    def sent(self) -> bytes:
+        return b"" if self._attempt is None else self._attempt.request_headers
+
     def open(self) -> None:
         """From now on others may join, until it lands."""
         self._cache.flights[self._place] = self
@@ -406,10 +415,10 @@ class Flight(Recording):
 class StoredAttempt:
     """Stands for the attempt at an engine where there is none: the answer is in the cache."""
 
-    __slots__ = ("device", "endpoint_header", "endpoint_name")
+    __slots__ = ("device", "endpoint_header", "endpoint_name", "request_headers")
 
-    def __init__(self) -> None:
-        self.endpoint_name, self.endpoint_header = "", b""
+    def __init__(self, request_headers: bytes) -> None:
+        self.endpoint_name, self.endpoint_header, self.request_headers = "", b"", request_headers
         self.device: SlotTime | None = None
 
     def answering(self) -> None:

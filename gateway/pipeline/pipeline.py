@@ -305,7 +305,7 @@ async def _shaped(
             passed, evidence = await _passed(x, entry, head, body)
             found = shapes.judged(x, passed)
         except (EngineError, Overloaded, RequestError) as error:
-            log.info("an answer of %s could not be repaired (%s)", entry.name, error.code)
+            log.debug("an answer of %s could not be repaired (%s)", entry.name, error.code)
     found.settle()
     return passed, evidence
 
@@ -327,7 +327,7 @@ async def _shaped_stream(x: Exchange, entry: ModelEntry, ticket: Signal[None], r
                 found = shapes.judged(x, await shapes.whole(x, await again.passed()))
                 relay = again
         except (EngineError, Overloaded, RequestError) as error:
-            log.info("an answer of %s could not be repaired (%s)", entry.name, error.code)
+            log.debug("an answer of %s could not be repaired (%s)", entry.name, error.code)
     found.settle()
     return relay
 
@@ -403,7 +403,7 @@ async def _with_fallbacks(
                 if (failed.type not in _ELSEWHERE and failed.code != NOT_CLEARED) or x.head_sent or attempt.is_spent(x):
                     raise
                 error = failed
-            log.info("model %s cannot answer (%s)", candidate.name, error.code)
+            log.debug("model %s cannot answer (%s)", candidate.name, error.code)
             if own is None:
                 own, its_attempt = error, x.attempt
             x.attempt = error = None
@@ -433,7 +433,7 @@ async def _may_stand_in(x: Exchange, asked: ModelEntry, fallback: ModelEntry) ->
         try:
             await _inspected(x, fallback)
         except GatehouseError as error:
-            log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
+            log.debug("the fallback %s does not take this request (%s)", fallback.name, error.code)
             return False
         if standing.of_model(fallback.name):  # since its guardrails began to read
             return False
@@ -478,7 +478,8 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
     request = relay.exchange.request
     if head.status == 404 and request is not None and request.version:
         return ModelNotFound(f"The model {request.model!r} has no version {request.version[:64]!r}.", param="version")
-    return attempt.engine_error(head, relay.body(), request is not None and request.api.counts)
+    sent = b"" if relay.exchange.attempt is None else relay.exchange.attempt.request_headers
+    return attempt.engine_error(head, relay.body(), request is not None and request.api.counts, sent)
 
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:

@@ -341,9 +341,11 @@ class Race:
             return
         attempt = side.attempt
         self.endpoint_name, self.endpoint_header, self.device = attempt.endpoint_name, attempt.endpoint_header, attempt.device
+        self.request_headers = attempt.request_headers
         held: Any = exchange.attempt  # this one, or what a flight has made of it
         if held is not None and not exchange.settled:
             held.endpoint_name, held.endpoint_header, held.device = attempt.endpoint_name, attempt.endpoint_header, attempt.device
+            held.request_headers = attempt.request_headers
 
     # --- Attempt
 

@@ -115,6 +115,20 @@ def test_an_engines_words_pass_only_about_the_request_and_bounded() -> None:
     assert "secret" not in engine_error(ResponseHead(500, []), body_of(message="secret")).message
 
 
+@pytest.mark.parametrize("body", [BODY, STREAM_BODY], ids=["whole", "stream"])
+def test_an_engine_that_repeats_its_key_does_not_tell_the_client(body: bytes) -> None:
+    world = World()
+    _, client = world.start(body)
+    world.call.answer(body_of(message="Incorrect API key provided: engine-key. Bearer of what?"), ResponseHead(400, []))
+    assert json.loads(client.body)["error"]["message"] == "Incorrect API key provided: ********. Bearer of what?"
+
+
+def test_what_else_an_engine_is_sent_may_be_repeated() -> None:
+    sent = b"x-version: 2026-01-01\r\nx-api-key: k1234567\r\nauthorization: Basic k12\r\n"
+    error = engine_error(ResponseHead(422, []), body_of(message="Basic k12 and k1234567 of 2026-01-01"), sent=sent)
+    assert error.message == "Basic k12 and ******** of 2026-01-01"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import msgspec
 import pytest
@@ -66,6 +67,15 @@ def test_the_fallbacks_engine_is_asked_for_its_own_model_and_the_answer_says_who
     assert client.headers["x-gatehouse-model"] == "n"
     assert [record.model for record in world.audit.intents] == ["m"]
     assert world.outcome.model == "n"
+
+
+def test_a_fallback_writes_no_line_unless_one_looks_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gatehouse")
+    away().start()
+    assert caplog.messages == [], "a model that is away would have a line for each request"
+    caplog.set_level(logging.DEBUG, "gatehouse")
+    away().start()
+    assert caplog.messages == ["model m cannot answer (no_healthy_endpoint)"]
 
 
 def test_a_fallback_that_the_caller_may_not_use_is_not_asked() -> None:
