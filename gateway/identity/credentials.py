@@ -19,7 +19,8 @@ MAX_CREDENTIAL_BYTES = 16 * 1024
 def presented(headers: Headers) -> tuple[bytes, bytes] | None:
     """The one credential of a request as (scheme in lower case, value); the key headers count as `bearer`.
 
-    None when there is none. Raises RequestError (400, ambiguous_credentials) when two headers carry different ones.
+    None when there is none. A header without a value beside another is none: clients send one for a variable that is set to nothing. Raises
+    RequestError (400, ambiguous_credentials) when two headers carry different ones.
     """
     found: tuple[bytes, bytes] | None = None
     authorization = headers.get(b"authorization")
@@ -31,9 +32,10 @@ def presented(headers: Headers) -> tuple[bytes, bytes] | None:
         if other is None:
             continue
         candidate = (b"bearer", other.strip())
-        if found is not None and found != candidate:
+        if found is None or not found[1]:
+            found = candidate
+        elif candidate[1] and found != candidate:
             raise RequestError("The request carries two different credentials; send one.", code="ambiguous_credentials")
-        found = candidate
     return found
 
 

@@ -20,6 +20,11 @@ from gateway.identity.credentials import invalid_api_key, invalid_credentials, l
         ({b"x-api-key": b"abc"}, (b"bearer", b"abc")),
         ({b"api-key": b"abc", b"x-api-key": b" abc "}, (b"bearer", b"abc")),
         ({b"authorization": b"Bearer abc", b"api-key": b"abc"}, (b"bearer", b"abc")),
+        ({b"authorization": b"Bearer ", b"x-api-key": b"abc"}, (b"bearer", b"abc")),
+        ({b"authorization": b"Bearer", b"x-api-key": b"", b"api-key": b"abc"}, (b"bearer", b"abc")),
+        ({b"authorization": b"", b"x-api-key": b"abc"}, (b"bearer", b"abc")),
+        ({b"authorization": b"Basic eA==", b"x-api-key": b" ", b"api-key": b""}, (b"basic", b"eA==")),
+        ({b"authorization": b"Basic", b"x-api-key": b""}, (b"bearer", b"")),
     ],
 )
 def test_one_credential(headers: Headers, found: tuple[bytes, bytes] | None) -> None:
@@ -32,6 +37,7 @@ def test_one_credential(headers: Headers, found: tuple[bytes, bytes] | None) -> 
         {b"authorization": b"Bearer abc", b"x-api-key": b"abd"},
         {b"authorization": b"Basic abc", b"x-api-key": b"abc"},
         {b"api-key": b"abc", b"x-api-key": b"abd"},
+        {b"authorization": b"Bearer ", b"api-key": b"abc", b"x-api-key": b"abd"},
     ],
 )
 def test_two_credentials(headers: Headers) -> None:
