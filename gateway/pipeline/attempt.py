@@ -249,8 +249,9 @@ def engine_error(head: ResponseHead, body: bytes, counts: bool = False, sent: by
     if counts and status in NO_PATH and "model" not in message.lower():  # else it may be the model that it does not have
         return RequestError("The engine of this model cannot count tokens.", code="unsupported_operation")
     if status in PASSED_STATUSES:
-        kind = ContextLengthExceeded if code == "context_length_exceeded" else RequestError
-        return kind(message or "The engine refused the request.", code=code or "invalid_value", param=param, status=status)
+        if code == "context_length_exceeded":  # a 400, also where an engine says 413 or 422
+            return ContextLengthExceeded(message or "The request does not fit into the model's context.", param=param)
+        return RequestError(message or "The engine refused the request.", code=code or "invalid_value", param=param, status=status)
     retry_after = _seconds(head.get(b"retry-after"))
     if status in FULL:
         if code == "model_loading":

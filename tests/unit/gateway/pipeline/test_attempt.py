@@ -71,6 +71,44 @@ def test_what_an_engines_status_becomes(status: int, body: bytes, kind: type[Gat
     assert (error.status, error.code) == (expected, code)
 
 
+@pytest.mark.parametrize("status", [400, 413, 422])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 16384 tokens. However, you requested 25701 tokens.",
+        "You passed 131073 input tokens and requested 0 output tokens. However, the model's context length is only 131072 tokens.",
+        "The decoder prompt (length 10127) is longer than the maximum model length of 8192.",
+        "The prompt (total length 25938) is too long to fit into the model (context length 4096).",
+        "The input (691793 tokens) is longer than the model's context length (540000 tokens).",
+        "the request exceeds the available context size, try increasing it",
+        "the input length exceeds the context length",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 3974 `inputs` tokens and 1024 `max_new_tokens`",
+        "Input validation error: `inputs` must have less than 1024 tokens. Given: 2000",
+        "prompt is too long: 215000 tokens > 200000 maximum",
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    ],
+)
+def test_a_prompt_that_is_too_long_has_one_code_whatever_the_engine(status: int, message: str) -> None:
+    """vLLM, SGLang, llama.cpp, Ollama, text-generation-inference, Anthropic, OpenAI."""
+    for body in (body_of(message=message, type="BadRequestError", code=400), json.dumps({"error": message}).encode()):
+        error = engine_error(ResponseHead(status, []), body)
+        assert (type(error), error.status, error.code) == (ContextLengthExceeded, 400, "context_length_exceeded")
+        assert error.message == message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        body_of(message="max_tokens must be at least 1, got -186.", code=400),
+        b'{"detail":[{"loc":["body","messages"],"msg":"wrong","input":"what is the context length of this model?"}]}',
+        body_of(message="x" * 1000 + " context length"),
+    ],
+)
+def test_what_only_mentions_a_context_is_another_error(body: bytes) -> None:
+    error = engine_error(ResponseHead(422, []), body)
+    assert (error.status, error.code) == (422, "invalid_value")
+
+
 @pytest.mark.parametrize(
     ("result", "statuses"),
     [
