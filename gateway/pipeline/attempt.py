@@ -204,8 +204,6 @@ async def _sleep(seconds: float) -> None:
 
 def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes) -> bytes:
     """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
-    traced = exchange.clock.trace
-    trace: bytes | None = traceparent(exchange.headers.get(b"traceparent")) if traced is None else traced.next_call()
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
     principal: Principal = exchange.principal  # type: ignore[assignment]
     content = request.content
@@ -219,8 +217,15 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
         principal.priority.encode(),
         int((min(exchange.deadline, exchange.until) - exchange.plane.now) * 1000),
         attempt.request_headers,
-        b"" if trace is None else b"traceparent: %b\r\n" % trace,
+        trace_line(exchange),
     )
+
+
+def trace_line(exchange: Exchange) -> bytes:
+    """The header line by which an engine's call belongs to the request's trace; b"" without one."""
+    traced = exchange.clock.trace
+    trace: bytes | None = traceparent(exchange.headers.get(b"traceparent")) if traced is None else traced.next_call()
+    return b"" if trace is None else b"traceparent: %b\r\n" % trace
 
 
 def result_of(head: ResponseHead | None, counts: bool = False) -> AttemptResult:

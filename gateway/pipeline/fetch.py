@@ -17,6 +17,7 @@ from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead, Usage
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
+from gateway.pipeline.attempt import trace_line
 from gateway.pipeline.exchange import Client, Exchange
 from gateway.pipeline.pipeline import INSUFFICIENT
 from gateway.pipeline.queueing import acquired, queued
@@ -252,7 +253,13 @@ async def _asked(x: Exchange, entry: ModelEntry, ticket: Signal[None], path: byt
     answer = SmallAnswer(x)
     x.relay = answer
     x.sent_ns = perf_counter_ns()
-    head = b"GET %b%b HTTP/1.1\r\nx-request-id: %b\r\n%b" % (attempt.client.base_path, path, x.request_id, attempt.request_headers)
+    head = b"GET %b%b HTTP/1.1\r\nx-request-id: %b\r\n%b%b" % (
+        attempt.client.base_path,
+        path,
+        x.request_id,
+        attempt.request_headers,
+        trace_line(x),
+    )
     x.call = attempt.client.send(head, b"", answer, min(TIMEOUT, attempt.first_byte_timeout), TIMEOUT)
     try:
         if not answer.done.done:

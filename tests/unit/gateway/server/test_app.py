@@ -13,6 +13,7 @@ from gateway.core.types import Headers, Peer, Principal, ResponseHead, Usage
 from gateway.server.app import AT_ONCE, DataApplication, listed, written
 from gateway.server.asgi import AsgiApplication
 from gateway.server.health import Health
+from gateway.telemetry.tracing import Sampler
 from policies.rbac import ModelAccess
 from tests.fakes.receiver import until
 from tests.unit.gateway.pipeline.world import World
@@ -270,8 +271,8 @@ async def test_the_server_of_the_tensor_protocol() -> None:
     assert json.loads(body)["name"] == "gatehouse"
 
 
-async def asked(site: Site, path: bytes) -> None:
-    site.wire.receive(get(path))
+async def asked(site: Site, path: bytes, *lines: bytes) -> None:
+    site.wire.receive(get(path, *lines))
     await until(lambda: site.world.engine.calls)
 
 
@@ -295,6 +296,29 @@ async def test_metadata_is_asked_of_an_endpoint(path: bytes, upstream: bytes) ->
     await site.answered()
     assert site.wire.status == 200 and site.wire.written.endswith(b'{"name":"m"}')
     assert site.world.route.attempts[0].results[0] == "success"
+
+
+TRACE = b"a" * 32
+
+
+@pytest.mark.parametrize(
+    ("flags", "parent"), [(b"00", b"b" * 16), (b"01", None)], ids=["untraced: as it came", "traced: with a span of its own"]
+)
+async def test_metadata_belongs_to_the_callers_trace(flags: bytes, parent: bytes | None) -> None:
+    site = Site()
+    site.world.plane.sampler = Sampler(0.0, "follow")
+    await asked(site, b"/v2/models/m/ready", b"traceparent: 00-%b-%b-%b" % (TRACE, b"b" * 16, flags))
+    lines = site.world.call.request_head.split(b"\r\n")
+    [line] = [line for line in lines if line.startswith(b"traceparent: ")]
+    version, trace, span, flag = line.removeprefix(b"traceparent: ").split(b"-")
+    assert (version, trace, flag) == (b"00", TRACE, flags)
+    assert span == parent if parent is not None else len(span) == 16 and span != b"b" * 16
+
+
+async def test_metadata_without_a_valid_trace_has_none() -> None:
+    site = Site()
+    await asked(site, b"/v2/models/m", b"traceparent: 00-zz")
+    assert b"traceparent" not in site.world.call.request_head
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST"])
