@@ -34,6 +34,7 @@ def problem(error: GatehouseError, request_id: str) -> Response:
     headers: dict[str, str] = dict(error.headers)
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+        headers["retry-after-ms"] = str(max(1, math.ceil(error.retry_after * 1000)))
     return Response(msgspec.json.encode(body), status, headers, MEDIA_TYPE)
 
 

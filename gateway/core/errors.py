@@ -34,9 +34,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.addresses import quotable, without_logins
+
+NO_RETRY: Final = ("x-should-retry", "false")
+"""The header by which SDKs know that another try makes no sense."""
 
 
 def one_line(text: str) -> str:
@@ -181,10 +184,15 @@ class LimitExceeded(GatehouseError):
 
 
 class QuotaExceeded(LimitExceeded):
-    """A budget is spent. SDKs must not try again."""
+    """A budget is spent, or a tenant has as much of something as it may have. SDKs must not try again, and are told so."""
 
     type = "insufficient_quota"
     default_code = "insufficient_quota"
+
+    def __init__(self, message: str, **given: Any) -> None:
+        super().__init__(message, **given)
+        if NO_RETRY not in self.headers:
+            self.headers = (NO_RETRY, *self.headers)
 
 
 class Overloaded(GatehouseError):

@@ -510,6 +510,7 @@ def test_too_many_failed_logins_are_put_off(tmp_path: Path, engine: EngineThread
 
             refused = until(late, what="the pause")
         assert int(problem(refused, 429, "rate_limit_exceeded")["status"]) == 429 and int(refused.headers["retry-after"]) >= 1
+        assert 1 <= int(refused.headers["retry-after-ms"]) <= 1000 * int(refused.headers["retry-after"])
         with admin(gatehouse) as client:
             assert client.get("/status").status_code == 200, "another's failures lock nobody out"
         assert len(gatehouse.noted(event="admin.login")) <= statuses.count(401) // 2, "not each of them"

@@ -299,6 +299,18 @@ def test_uploads_are_bounded(clients: Any, gateway: Gatehouse) -> None:
     until(lambda: kept(gateway) == before, what="the end of what was refused")
 
 
+@pytest.mark.parametrize("arguments", [[], ["--workers", "2"]], ids=["one process", "workers"])
+def test_a_quota_that_is_full_is_not_tried_again(tmp_path: Path, engine: EngineThread, arguments: list[str]) -> None:
+    config = settings(tmp_path / "state", engine)
+    config["files"] = {**SETTINGS, "max_tenant_files": 1}
+    with Gatehouse(tmp_path, config, arguments=arguments) as running, running.client() as http:
+        form = {"purpose": (None, "batch"), "file": ("a.jsonl", b"{}")}
+        assert http.post("/v1/files", files=form).status_code == 200
+        full = http.post("/v1/files", files=form)
+        assert (full.status_code, full.json()["error"]["type"]) == (429, "insufficient_quota")
+        assert full.json()["error"]["code"] == "file_quota_exceeded" and full.headers["x-should-retry"] == "false"
+
+
 def test_a_batch_is_cancelled_while_it_runs(clients: Any, engine: EngineThread) -> None:
     client = clients()
     engine.play("hold*6")

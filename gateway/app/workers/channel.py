@@ -65,7 +65,7 @@ class AskRefused(GatehouseError):
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message, code=refusal.code, status=refusal.status, retry_after=refusal.retry_after, param=refusal.param)
-        self.type = refusal.type
+        self.type, self.headers = refusal.type, refusal.headers
 
 
 class Handlers:
@@ -418,7 +418,7 @@ class Channel(asyncio.Protocol):
         if not isinstance(error, GatehouseError):
             log.error("a %s of %s could not be answered", frame.kind[:64], self.peer, exc_info=error)
             error = GatehouseError("The gateway could not answer.")
-        refusal = Refusal(error.message, error.type, error.code, error.status, error.retry_after, error.param)
+        refusal = Refusal(error.message, error.type, error.code, error.status, error.retry_after, error.param, error.headers)
         self._send(self._codec.encode(REFUSAL, frame.id, refusal))
 
     def _answered(self, frame: Frame) -> None:

@@ -51,6 +51,7 @@ class Refusal(Message, frozen=True):
     status: int
     retry_after: float | None = None
     param: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Frame(Struct, frozen=True, array_like=True):

@@ -161,8 +161,9 @@ async def test_jobs_wait_for_others(kept: Kept) -> None:
 async def test_what_a_tenant_may_have_and_see(kept: Kept) -> None:
     for number in range(10):
         await kept.one(number)
-    with pytest.raises(QuotaExceeded):
+    with pytest.raises(QuotaExceeded) as full:
         await kept.one(11)
+    assert full.value.headers == (("x-should-retry", "false"),)
     await kept.one(12, tenant="globex")
     for id in ("job_012", "x" * 300, "\0", "\ud800"):
         with pytest.raises(NotFound):

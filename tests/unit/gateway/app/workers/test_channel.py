@@ -137,14 +137,14 @@ async def test_a_question_is_answered_at_once_or_later(pair: Pair) -> None:
 
 async def test_an_error_is_raised_again_where_it_was_asked(pair: Pair) -> None:
     async def refuse(peer: str, ask: Double) -> Doubled:
-        raise StoreUnavailable("The store does not answer.", retry_after=2.0)
+        raise StoreUnavailable("The store does not answer.", retry_after=2.0, headers=(("x-should-retry", "false"),))
 
     pair.handlers.answer(Double, refuse)
     await pair.open()
     with pytest.raises(AskRefused) as raised:
         await pair.a.ask(Double(1), 30.0)
     error, like = raised.value, StoreUnavailable("")
-    assert (error.message, error.retry_after) == ("The store does not answer.", 2.0)
+    assert (error.message, error.retry_after, error.headers) == ("The store does not answer.", 2.0, (("x-should-retry", "false"),))
     assert (error.status, error.type, error.code) == (like.status, like.type, like.code)
 
 
