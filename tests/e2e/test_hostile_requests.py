@@ -172,6 +172,8 @@ CASES: dict[str, tuple[int, bytes]] = {
     "NUL in target": (400, GOOD.replace(b"/v1", b"/v1\0")),
     "UTF-8 target": (400, GOOD.replace(b"/v1", "/v1é".encode())),
     "query": (200, GOOD.replace(b"completions HTTP", b"completions?a=b HTTP")),
+    "HTTP/1.0 without a host": (200, b"GET /readyz HTTP/1.0\r\n\r\n"),
+    "HTTP/1.1 without a host": (400, b"GET /readyz HTTP/1.1\r\nConnection: close\r\n\r\n"),
     "HTTP/1.0 keep-alive": (200, GOOD.replace(b"HTTP/1.1", b"HTTP/1.0")),
     "HTTP/2 preface": (400, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
     "HTTP/0.9": (400, b"GET /\r\n\r\n"),

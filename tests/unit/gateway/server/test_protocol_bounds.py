@@ -19,6 +19,21 @@ def code(wire: Wire) -> str:
     return str(json.loads(wire.written.rpartition(b"\r\n\r\n")[2])["error"]["code"])
 
 
+@pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\n"])
+def test_only_http_1_1_needs_a_host(more: bytes) -> None:
+    """RFC 9112, 3.2; a load balancer's check may be no more than `GET /readyz HTTP/1.0`."""
+    wire = Wire()
+    wire.receive(b"GET /readyz HTTP/1.0\r\n" + more + b"\r\n")
+    (handler,) = wire.application.handlers
+    assert handler.request.raw_path == b"/readyz" and handler.keep_alive is False
+    wire = Wire()
+    wire.receive(b"GET /readyz HTTP/1.1\r\n" + more + b"\r\n")
+    assert code(wire) == "invalid_header" and not wire.application.handlers
+    wire = Wire()
+    wire.receive(b"GET /readyz HTTP/1.0\r\nhost: a/b\r\n" + more + b"\r\n")
+    assert code(wire) == "invalid_header"
+
+
 @pytest.mark.parametrize(
     "data",
     [
