@@ -17,6 +17,7 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's
 
 from admin.cli import ending  # noqa: E402
 from admin.cli.app import register  # noqa: E402
+from admin.cli.moved import moved  # noqa: E402
 from admin.cli.narrowed import narrowed  # noqa: E402
 from gateway.app.release import release  # noqa: E402
 from gateway.app.workers.arguments import MAX_WORKERS  # noqa: E402
@@ -121,4 +122,5 @@ register(app, verify=verify_audit_log, search=search_audit_log, join=join)
 
 def main() -> None:
     """The command line."""
+    sys.argv[1:] = moved(sys.argv[1:])
     ending.run(narrowed(app, sys.argv[1:], os.environ), sys.argv[1:])

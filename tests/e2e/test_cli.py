@@ -373,6 +373,21 @@ def test_models_are_reloaded_unloaded_and_loaded(real: Gatehouse, tmp_path: Path
     assert real.chat(model="demo-chat", max_tokens=3).status_code == 200
 
 
+def test_options_may_stand_before_the_command(running: Gatehouse, tmp_path: Path) -> None:
+    environ = environment(tmp_path, GATEHOUSE_URL="http://127.0.0.1:9", GATEHOUSE_KEY="wrong")
+    common = ["--output", "json", "--url", running.admin_url, "--key", KEYS["admin"]]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gateway", *common, *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120
+        )
+
+    assert json.loads(run("models", "list").stdout)[0]["name"] == "m1"
+    assert yaml.safe_load(run("status", "-o", "yaml").stdout)["ready"] is True
+    refused = run("check-config", str(tmp_path / "none"))
+    assert refused.returncode == 2 and "No such option" in refused.stderr
+
+
 def test_when_the_log_got_a_new_signing_key_can_be_read(cli: Cli) -> None:
     assert re.search(r"^time +20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ *$", cli("audit", "rotate-key").stdout, re.MULTILINE)
     assert isinstance(parsed(cli("audit", "rotate-key", "-o", "json"))["time"], float), "what is signed"
