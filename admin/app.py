@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from admin import problems
 from admin.api import Api, request_id_of
@@ -19,10 +19,11 @@ from admin.openapi import document
 from admin.operation import PREFIX
 from admin.resources import table
 from admin.webhook import WEBHOOK, webhook
-from gateway.core.errors import NotFound
+from gateway.core.errors import GatehouseError, NotFound
 from gateway.core.joining import JOIN
 
 LOGIN: Final = "/.well-known/gatehouse-login"
+_REQUEST_ID: Final = b"x-request-id"
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
 
 
@@ -53,7 +54,7 @@ def create_app(scrape: Callable[[str], Exposed | Awaitable[Exposed]], ready: Rea
     routes = [Route(path, answer) for path, answer in open_to_all]
     if ports is not None and ports.approvals_webhook is not None:
         routes.append(Route(WEBHOOK, webhook(ports.approvals_webhook), methods=["POST"]))
-    rest = Starlette(routes=routes, exception_handlers={404: nowhere})
+    rest = named(Starlette(routes=routes, exception_handlers={404: nowhere, 405: not_taken}))
     if ports is None:
         return rest
     return Split(create_api(ports), None if ports.joining is None else joining(ports.joining), rest)
@@ -63,10 +64,34 @@ async def nowhere(request: Request, _error: Exception) -> Response:
     """The answer for an unknown path, which is usually meant for the other listener."""
     path = request.url.path[:200]
     error = NotFound(f"There is no {path} on this listener, which is for administrators ({PREFIX}). Clients use the data listener.")
+    return _refused(request, error)
+
+
+async def not_taken(request: Request, error: Exception) -> Response:
+    """The answer for a method that a path does not take."""
+    allow = ", ".join(sorted(word.strip() for word in (getattr(error, "headers", None) or {}).get("Allow", "").split(",")))
+    return _refused(request, problems.simple(405, "method_not_allowed", f"This path takes {allow}.", headers=(("allow", allow),)))
+
+
+def _refused(request: Request, error: GatehouseError) -> Response:
     request_id = request_id_of(request)
     response = problems.problem(error, request_id)
     response.headers["x-request-id"] = request_id
     return response
+
+
+def named(application: ASGIApp) -> ASGIApp:
+    """The application, each of whose answers has the request's id."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def begin(message: Message) -> None:
+            if message["type"] == "http.response.start" and not any(name == _REQUEST_ID for name, _ in message["headers"]):
+                message["headers"] = [*message["headers"], (_REQUEST_ID, request_id_of(Request(scope)).encode())]
+            await send(message)
+
+        await application(scope, receive, begin if scope["type"] == "http" else send)
+
+    return answer
 
 
 class Split:

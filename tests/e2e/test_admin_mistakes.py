@@ -36,6 +36,16 @@ def test_a_client_that_asks_the_admin_listener_is_told_so(running: Gatehouse) ->
     assert "There is no /v1/chat/completions on this listener" in told["detail"] and told["instance"] == "mine"
 
 
+def test_open_paths_tell_the_requests_id_and_refuse_other_methods_in_words(running: Gatehouse) -> None:
+    with httpx.Client(base_url=running.admin_url, trust_env=False, timeout=90) as client:
+        for path in ("/metrics", "/livez", "/readyz", "/.well-known/gatehouse-login"):
+            assert client.get(path, headers={"x-request-id": "mine"}).headers["x-request-id"] == "mine"
+            assert client.get(path, headers={"x-request-id": "no id"}).headers["x-request-id"].startswith("adm-")
+            wrong = client.post(path, headers={"x-request-id": "mine"})
+            assert problem(wrong, 405, "method_not_allowed")["instance"] == wrong.headers["x-request-id"] == "mine"
+            assert wrong.headers["allow"] == "GET, HEAD"
+
+
 def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(running: Gatehouse, root: httpx.Client) -> None:
     assert root.post("/keys", json={**KEY, "id": "bound-up"}).status_code == 201
     bound = {"name": "b-up", "tenant": "acme", "principal": "bound-up", "role": "operator"}
