@@ -328,6 +328,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         name, number = named(await self._read(context))
         client = await self._exchanged(call, codec.model_path(name, number, "ready"), b"", call.headers, call.request_id, metadata)
         client.taken()
+        context.set_trailing_metadata(client.shown())
         try:
             client.body()
         except Failed as error:
@@ -342,7 +343,9 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         name, number = named(await self._read(context))
         client = await self._exchanged(call, codec.model_path(name, number), b"", call.headers, call.request_id, metadata)
         client.taken()
-        await context.write(metadata_response(client.body()))
+        answer = metadata_response(client.body())
+        context.set_trailing_metadata(client.shown())
+        await context.write(answer)
 
     async def _stream(self, context: Any) -> None:
         """Answers in the order of the requests; of those in a sequence, one after the other."""

@@ -95,6 +95,19 @@ def raw(channel: grpc.Channel, method: str, message: bytes, metadata: Any = (("a
         return error
 
 
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("ModelReady", pb.ModelReadyRequest(name="double").SerializeToString()),
+        ("ModelMetadata", pb.ModelMetadataRequest(name="double").SerializeToString()),
+    ],
+)
+def test_small_answers_tell_the_same_as_an_inference(channel: grpc.Channel, method: str, message: bytes) -> None:
+    _, trailing = raw(channel, method, message, (("authorization", f"Bearer {KEY}"), ("x-request-id", "mine")))
+    told = dict(trailing)
+    assert (told["x-request-id"], told["x-gatehouse-model"], told["x-gatehouse-endpoint"]) == ("mine", "double", "double")
+
+
 def request(**changes: Any) -> Any:
     made = pb.ModelInferRequest(model_name="double", id="r1")
     tensor = made.inputs.add(name="x", datatype="FP32", shape=[1, 3])
