@@ -17,14 +17,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gateway.config.merge import Merged
-from gateway.core.engine_copies import COPY, is_copy
+from gateway.core.engine_copies import AT, COPY, is_copy
 from gateway.core.host_port import NOWHERE, HostPort
 from gateway.core.joining import DOMAIN
 from gateway.core.specs import ConfigSpec, EngineSpec, LifecycleSpec, ModelSpec, PoolMemberSpec
 from gateway.core.specs.base import ClientTlsSpec
 from gateway.core.specs.fleet import DnsSpec
 
-AT: Final = "@"
 HostPorts = Mapping[str, tuple[HostPort, ...]]
 """The current addresses of each engine with `dns`, by its name."""
 

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
 from gateway.core.clock import Entropy
+from gateway.core.engine_copies import shown
 from gateway.core.ports import EngineClient
 from gateway.core.prices import DeviceRate
 from gateway.core.specs import TimeoutsSpec
@@ -67,7 +68,7 @@ class Member:
     ) -> None:
         self.endpoint, self.index, self.weight, self.timeouts = endpoint, index, weight, timeouts
         self.upstream_model, self.request_headers = upstream_model, request_headers
-        self.endpoint_header = f"x-gatehouse-endpoint: {endpoint.name}\r\n".encode()
+        self.endpoint_header = f"x-gatehouse-endpoint: {shown(endpoint.name)}\r\n".encode()
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
         self.total_timeout = timeouts.total
         self.salting, self.rate, self.clearance = salting, rate, clearance

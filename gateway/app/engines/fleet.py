@@ -22,9 +22,9 @@ from gateway.app.engines import model_files
 from gateway.app.engines.connections import Connections
 from gateway.app.events import Events
 from gateway.app.telemetry.engine_gauges import EngineTimes
-from gateway.config.expand import AT
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock, SystemEntropy
+from gateway.core.engine_copies import AT
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import Table
 from gateway.core.slices import in_slices

@@ -12,9 +12,9 @@ from gateway.app import compiled
 from gateway.app.configuration.changes import Changes
 from gateway.app.engines.fleet import Fleet
 from gateway.app.release import release
-from gateway.config.expand import AT
 from gateway.config.reload import Status
 from gateway.core.durations import shown
+from gateway.core.engine_copies import AT
 from gateway.core.specs import EngineSpec, LimitSpec
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.build import clearance

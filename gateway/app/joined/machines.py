@@ -25,9 +25,10 @@ from gateway.app.joined.authority import Authorities
 from gateway.app.joined.failing import Failing, Sight, sight
 from gateway.app.joined.placing import Host, Pair
 from gateway.app.store.following import Followed
-from gateway.config.expand import AT, Machines, OnMachine
+from gateway.config.expand import Machines, OnMachine
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock
+from gateway.core.engine_copies import AT
 from gateway.core.errors import AlreadyExists, AuthenticationError, GatehouseError, NotFound, StoreUnavailable, VersionMismatch
 from gateway.core.host_port import HostPort
 from gateway.core.joining import Beat, Heard, Joined, Joining, JoinToken, Machine, TicketPort, host_of, token_hash
