@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from gateway.core.batches import WorkDesk
-from gateway.core.errors import GatehouseError, ModelNotFound, NotFound, RequestError
+from gateway.core.errors import GatehouseError, ModelNotFound, RequestError
 from gateway.core.slices import Steps, at_once, in_slices, portions
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.tickets import TicketDesk
@@ -46,6 +46,8 @@ T = TypeVar("T")
 Listed: TypeAlias = tuple[str, ModelEntry]
 MODELS = b"/v1/models/"
 MESSAGES = b"/v1/messages"
+NO_KEYS = b'{"keys":[]}'
+"""The key set (RFC 7517) of a gateway that issues no tokens."""
 STREAMED: Response = (0, b"", [])
 AT_ONCE: Final = 128
 """Models that are looked at in one step: for each, all that the caller may do is asked."""
@@ -226,9 +228,9 @@ class DataApplication:
         )
 
     async def _jwks(self, scope: Message) -> Response:
-        if self._desk is None or not self._plane.current().spec.identity.gateway_tokens.enabled:
-            raise NotFound("This gateway issues no tokens.")
-        return 200, self._desk.keys.jwks, [(b"cache-control", b"public, max-age=120")]
+        desk, settings = self._desk, self._plane.current().spec.identity.gateway_tokens
+        keys = NO_KEYS if desk is None or not settings.enabled else desk.keys.jwks
+        return 200, keys, [(b"cache-control", b"public, max-age=120")]
 
     async def _livez(self, scope: Message) -> Response:
         return 200, msgspec.json.encode({"status": "ok"}), []

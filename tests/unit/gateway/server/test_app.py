@@ -265,6 +265,11 @@ async def test_cors() -> None:
     assert (status, headers["access-control-allow-origin"]) == (401, "https://app")
 
 
+async def test_a_gateway_that_issues_no_tokens_has_no_keys() -> None:
+    status, headers, body = await Site().ask(b"/.well-known/jwks.json")
+    assert (status, headers["content-type"], json.loads(body)) == (200, "application/json", {"keys": []})
+
+
 async def test_the_server_of_the_tensor_protocol() -> None:
     status, _, body = await Site().ask(b"/v2")
     assert status == 200
