@@ -81,8 +81,8 @@ class DataApplication:
             b"/health/liveliness": self._livez,
             b"/health/readiness": self._readyz,
             b"/v2": self._v2_server,
-            b"/v2/health/live": self._livez,
-            b"/v2/health/ready": self._readyz,
+            b"/v2/health/live": self._v2_live,
+            b"/v2/health/ready": self._v2_ready,
             b"/.well-known/jwks.json": self._jwks,
             STREAM: self._stream,
         }
@@ -218,6 +218,13 @@ class DataApplication:
 
     async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
+
+    async def _v2_live(self, scope: Message) -> Response:
+        return 200, msgspec.json.encode({"live": True, "status": "ok"}), []
+
+    async def _v2_ready(self, scope: Message) -> Response:
+        ready, report = self._health.ready()
+        return (200 if ready else 503), msgspec.json.encode({"ready": ready, **report}), []
 
     async def _stream(self, scope: Message) -> Response:
         raise RequestError(

@@ -107,17 +107,19 @@ async def test_a_target_in_absolute_form_is_its_path() -> None:
 async def test_alive(path: bytes) -> None:
     site = Site()
     site.world.identity.error = AuthenticationError("no")
-    assert (await site.ask(path))[0] == 200
+    status, _, body = await site.ask(path)
+    assert (status, json.loads(body)) == (200, {"status": "ok", **({"live": True} if path.startswith(b"/v2") else {})})
 
 
 @pytest.mark.parametrize("path", [b"/readyz", b"/health", b"/health/readiness", b"/v2/health/ready"])
 async def test_ready(path: bytes) -> None:
     site = Site()
+    protocol = path.startswith(b"/v2")
     status, _, body = await site.ask(path)
-    assert (status, json.loads(body)["status"]) == (200, "ready")
+    assert (status, json.loads(body)["status"], json.loads(body).get("ready")) == (200, "ready", True if protocol else None)
     site.world.route.ready = False
     status, _, body = await site.ask(path)
-    assert (status, json.loads(body)["not_ready"]) == (503, ["endpoints"])
+    assert (status, json.loads(body)["not_ready"], json.loads(body).get("ready")) == (503, ["endpoints"], False if protocol else None)
 
 
 async def test_the_models_are_listed_once_without_aliases() -> None:
