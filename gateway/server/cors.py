@@ -11,11 +11,12 @@ from gateway.core.types import Headers
 
 EXPOSED = (
     "x-request-id, request-id, x-gatehouse-overhead-us, x-gatehouse-model, x-gatehouse-endpoint, x-gatehouse-cache, x-gatehouse-truncated, "
-    "inference-header-content-length, retry-after, retry-after-ms, x-should-retry, www-authenticate, "
+    "x-gatehouse-cost, inference-header-content-length, retry-after, retry-after-ms, x-should-retry, www-authenticate, dpop-nonce, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
-"""The headers of our answers that scripts may read; the OpenAI client decides about retries by some of them."""
+"""The headers of our answers that scripts may read; the OpenAI client decides about retries by some of them, and a DPoP proof needs the
+nonce (RFC 9449, 8)."""
 
 
 def allowed_origin(spec: CorsSpec, headers: Headers) -> bytes | None:

@@ -42,6 +42,8 @@ def test_what_clients_wait_and_retry_by_can_be_read_by_a_page() -> None:
     exposed = cors_headers(ONE, {b"origin": b"https://app.example"}).decode().rpartition("expose-headers: ")[2].strip().split(", ")
     buckets = {f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")}
     assert {"x-request-id", "retry-after", "retry-after-ms", "x-should-retry"} | buckets <= set(exposed)
+    assert {"www-authenticate", "dpop-nonce"} <= set(exposed), "else a page cannot make the proof that it is asked for"
+    assert {f"x-gatehouse-{name}" for name in ("model", "endpoint", "overhead-us", "cache", "cost", "truncated")} <= set(exposed)
 
 
 def test_a_preflight() -> None:
