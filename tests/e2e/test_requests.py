@@ -77,7 +77,7 @@ def test_an_alias_is_the_model(gatehouse: Gatehouse, engine: EngineThread) -> No
         ({"authorization": f"Bearer {KEY}", "x-api-key": KEY}, 200, None),
         ({"authorization": "Bearer", "x-api-key": KEY}, 200, None),
         ({"authorization": f"Bearer {KEY}", "x-api-key": "", "api-key": ""}, 200, None),
-        ({"authorization": "Bearer", "x-api-key": ""}, 401, "missing_credentials"),
+        ({"authorization": "Bearer", "x-api-key": ""}, 401, "invalid_api_key"),
     ],
 )
 def test_credentials(gatehouse: Gatehouse, headers: dict[str, str], status: int, code: str | None) -> None:

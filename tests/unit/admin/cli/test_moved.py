@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from admin.cli.moved import FLAGS, VALUED, moved
 from admin.cli.session import connected
-from admin.cli.status import status
 from gateway.app.main import app
 
 
@@ -20,9 +19,10 @@ from gateway.app.main import app
         ("--url=http://a --key k --wide status", "status --url=http://a --key k --wide"),
         ("keys --output json list --tenant a", "keys list --tenant a --output json"),
         ("--key k keys -o yaml show ci", "keys show ci --key k -o yaml"),
-        ("--url a status --url b", "status --url b"),
+        ("--url a status --url b", "status --url a --url b"),
+        ("--url a status --watch --url b", "status --watch --url b"),
         ("--output json keys list -oyaml", "keys list -oyaml"),
-        ("-o json status --output=yaml", "status --output=yaml"),
+        ("-o json status --watch --output=yaml", "status --watch --output=yaml"),
         ("--key k chat -- --key", "chat --key k -- --key"),
         ("--profile p login", "login --profile p"),
         ("--url a serve --config f", "serve --config f --url a"),
@@ -60,11 +60,8 @@ def test_what_has_none_before_the_command_means_what_it_meant(line: str) -> None
 
 
 def test_all_options_that_commands_have_in_common_are_known() -> None:
-    common = inspect.signature(connected(lambda session: None)).parameters.values()
-    names = {name for one in common for name in one.annotation.__metadata__[0].param_decls}
-    assert names == VALUED | FLAGS and names <= {
-        name for one in inspect.signature(status).parameters.values() for name in one.annotation.__metadata__[0].param_decls
-    }
+    options = [one.annotation.__metadata__[0] for one in inspect.signature(connected(lambda session: None)).parameters.values()]
+    assert {name for option in options for name in (option.default, *option.param_decls)} == VALUED | FLAGS
 
 
 def test_a_command_without_them_refuses_them() -> None:

@@ -22,7 +22,7 @@ from tests.unit.gateway.routing.fleet import Fleet
         (f"a:b@{HostPort('fd00::5', 8000).text}", "a:b"),
     ],
 )
-def test_clients_see_names_and_no_addresses(name: str, told: str) -> None:
+async def test_clients_see_names_and_no_addresses(name: str, told: str) -> None:
     assert shown(name) == told
     fleet = Fleet(1)
     fleet.load((EngineSpec(name=name, runtime="external", url="http://a:80", slots=2),), (ModelSpec(name="m", pool=(name,)),))

@@ -133,7 +133,6 @@ def test_a_bad_key_is_rejected_always_in_the_same_words(name: bytes, value: byte
     "headers",
     [
         {b"authorization": b"Bearer " + KEY.encode(), b"x-api-key": b"other"},
-        {b"authorization": b"Bearer " + KEY.encode(), b"api-key": b""},
         {b"x-api-key": b"a", b"api-key": b"b"},
         {b"authorization": b"Basic dTpw", b"x-api-key": KEY.encode()},
         {b"authorization": b"Bearer " + JWT, b"x-api-key": KEY.encode()},
@@ -143,6 +142,20 @@ def test_two_different_credentials_are_refused(headers: Headers) -> None:
     with pytest.raises(RequestError) as caught:
         who(static(), headers)
     assert (caught.value.status, caught.value.code) == (400, "ambiguous_credentials")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {b"authorization": b"Bearer " + KEY.encode(), b"x-api-key": b"", b"api-key": b" "},
+        {b"authorization": b"Bearer ", b"x-api-key": KEY.encode()},
+        {b"authorization": b"", b"x-api-key": KEY.encode()},
+        {b"x-api-key": b"", b"api-key": KEY.encode()},
+    ],
+)
+def test_a_header_without_a_value_is_no_second_credential(headers: Headers) -> None:
+    found = who(static(), headers)
+    assert found is not None and found.id == "ci"
 
 
 def gh_key() -> str:
