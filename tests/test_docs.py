@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from admin.cli.moved import moved
 from gateway.app.configuration.plugins import OURS
 from gateway.app.main import app
 from gateway.app.offline import check
@@ -152,7 +153,7 @@ def test_every_command_line_on_a_page_is_one_that_exists() -> None:
     for page in [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]:
         whole = page.read_text(encoding="utf-8")
         for line in re.findall(r"`(gatehouse [^`\n]+)`", whole) + re.findall(r"^ *\$? ?(gatehouse [a-z][^\n]*)$", whole, re.MULTILINE):
-            words = re.split(r"\s[|>&;#(]|[,;[|]|\.\.\.|\bor\b", line)[0].split()[1:]
+            words = moved(re.split(r"\s[|>&;#(]|[,;[|]|\.\.\.|\bor\b", line)[0].split()[1:])
             command, seen = root, seen + 1
             for word in words:
                 if word.isupper() or re.fullmatch(r".*[ ]1(\\n)?", line):
