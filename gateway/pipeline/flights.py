@@ -207,6 +207,9 @@ class Flight(Recording):
 
     key: of the answer. place: of the flight among those under way. marks: of the purges before, of what stands behind the memory.
     question: by which similar requests may find the answer.
+
+    Its leader pays for it. Where others would get it for nothing, and the leader leaves or is behind at its end, one of them pays instead:
+    else an answer would cost no more than to ask twice and hang up once.
     """
 
     __slots__ = (
@@ -217,6 +220,7 @@ class Flight(Recording):
         "_key",
         "_marks",
         "_orphan",
+        "_payer",
         "_place",
         "_question",
         "_request",
@@ -240,6 +244,7 @@ class Flight(Recording):
         self._attempt: Attempt | None = None
         self._orphan = self._kept = False
         self._result = AttemptResult.NEUTRAL
+        self._payer: Reading | None = None
         self._until = inf
 
     @property
@@ -291,8 +296,29 @@ class Flight(Recording):
                 self._orphan, self._result = True, result
                 for reading in self.readings:
                     self.bound(reading.relay.exchange)
+                self._bill()
         else:
             attempt.close(result)
+
+    def left(self, reading: Reading) -> None:
+        Recording.left(self, reading)
+        if reading is self._payer:  # it is charged for what it has read
+            self._payer = None
+            if self.call is not None:
+                self._bill()
+
+    def _bill(self, but: Reading | None = None) -> None:
+        """Has the next of those who read the answer, but for this one, pay for it."""
+        if self._cache.charge:
+            return  # they all do
+        for reading in self.readings:
+            exchange = reading.relay.exchange
+            request, entry = exchange.request, exchange.entry
+            if reading is not but and request is not None and entry is not None:
+                self._payer = reading
+                exchange.usage = None
+                request.price = exchange.price_of(entry)
+                return
 
     def bound(self, exchange: Exchange) -> None:
         """The engine's time for the whole answer is that of all who read, also without the leader."""
@@ -359,6 +385,8 @@ class Flight(Recording):
         self.land()
         if attempt is not None and head is not None and (self._orphan or head.status < 400):
             attempt.close(AttemptResult.SUCCESS if head.status < 400 else AttemptResult.NEUTRAL)
+        if leader is not None and leader.paused and not leader.gone:
+            self._bill(leader)
         self.tell()
 
     def on_failed(self, error: Exception) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 
 import pytest
 
 from gateway.core.errors import EngineError, Overloaded
+from gateway.core.prices import LineUp, Price
 from gateway.core.types import Principal, ResponseHead, Usage
 from gateway.pipeline.exchange import Exchange
 from tests.unit.gateway.pipeline.test_cached import ANSWER, STREAM, body, cached
@@ -83,6 +85,49 @@ def test_the_leader_hangs_up_and_the_others_go_on(request_body: bytes, begun: bo
     assert not cache.flights
     world.start(request_body)
     assert len(world.engine.calls) == 1, "the follower's answer was whole, so it is kept"
+
+
+@pytest.mark.parametrize("request_body", [body(), STREAMED])
+def test_one_pays_where_the_leader_does_not_although_joining_is_free(request_body: bytes) -> None:
+    """Else an answer would cost no more than to ask twice and hang up once."""
+    world = World()
+    cached(world, charge=False)
+    world.entry.prices = LineUp(((0.0, math.inf, Price("EUR", "v1", request=5)),))
+    streamed = request_body is STREAMED
+    leader, *followers = [world.start(request_body)[0] for _ in range(4)]
+    world.call.head(SSE_HEAD if streamed else JSON_HEAD).body(STREAM[0] if streamed else ANSWER[:50])
+    leader.client_gone()
+    followers[0].client_gone()  # who was to pay leaves, too
+    world.call.body(b"".join(STREAM[1:]) if streamed else ANSWER[50:]).end()
+    settled = [each.settled[0] for each in world.limiter.reservations]
+    assert settled[2:] == [Usage(7, 3, 0), Usage()]
+    assert all(usage is not None and usage.estimated and usage.cost == 5 for usage in settled[:2]), "for what they have read"
+    assert sorted(outcome.cost for outcome in world.audit.outcomes) == [0, 5, 5, 5]
+
+
+def test_joining_is_free_while_the_leader_reads_along() -> None:
+    world = World()
+    cached(world, charge=False)
+    for _ in range(3):
+        world.start(STREAMED)
+    world.call.head(SSE_HEAD).body(b"".join(STREAM)).end()
+    assert [each.settled for each in world.limiter.reservations] == [[Usage(7, 3, 0)], [Usage()], [Usage()]]
+
+
+def test_one_who_joined_pays_where_the_leader_is_behind_at_the_end() -> None:
+    world = World()
+    cached(world, charge=False)
+    leader, client = world.start(STREAMED)
+    world.start(STREAMED)
+    world.call.head(SSE_HEAD).body(STREAM[0])
+    client.paused = True
+    leader.pause()
+    world.call.body(b"".join(STREAM[1:])).end()
+    client.paused = False
+    leader.client_gone()
+    first, second = [each.settled[0] for each in world.limiter.reservations]
+    assert second == Usage(7, 3, 0)
+    assert first is not None and first.estimated, "what it has read"
 
 
 @pytest.mark.parametrize("end", ["whole", "cut", "left", "failed", "full"])
