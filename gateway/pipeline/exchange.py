@@ -125,6 +125,7 @@ class Exchange:
         "guardrail",
         "head_sent",
         "headers",
+        "hurried",
         "inspected",
         "intended",
         "keep_alive",
@@ -187,6 +188,7 @@ class Exchange:
         self.status = 0
         self.head_sent = False
         self.keep_alive = True
+        self.hurried = False  # its deadline is one that the caller has set
         self.settled = False
         self.refusal: GatehouseError | None = None  # by policy, while it is charged
         self.refused = False  # by a policy: then it costs a request, so that probing is not free
@@ -359,7 +361,7 @@ class Exchange:
         self.settled = True
         relay, request, entry = self.relay, self.request, self.entry
         usage = relay.usage() if self.usage is None and relay is not None else self.usage
-        if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
+        if usage is None and (outcome == "cancelled" or (self.hurried and outcome == "timeout")) and self.sent_ns and request is not None:
             usage = Usage(request.prompt_tokens, 0, 0, True)  # the engine has it: else clients that hang up early would have no limit
         if usage is not None and request is not None:
             self.timed(usage)

@@ -31,7 +31,17 @@ from gateway.pipeline.memory import STEP
 from gateway.pipeline.pipeline import LARGE, serve
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.stream import MAX_ANSWER_BYTES
-from gateway.server.grpc_calls import CallClient, Failed, failed, headers_of, peer_of_call, request_id_of, too_large
+from gateway.server.grpc_calls import (
+    CallClient,
+    Failed,
+    PeerCalls,
+    address_of_peer,
+    failed,
+    headers_of,
+    peer_of_call,
+    request_id_of,
+    too_large,
+)
 from gateway.server.grpc_reflection import HEALTH, REFLECTIONS, SERVICE, descriptor, health, health_service, reflected
 from gateway.server.head import check_head
 from gateway.server.health import Health
@@ -70,6 +80,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._plane, self._ready, self._contexts = plane, ready, contexts
         self._owner = TaskOwner("gRPC")
         self._leaving = False
+        self._calls = PeerCalls()
         self._waits: set[within] = set()
         """Of streams for their next request."""
         self._description = descriptor()
@@ -151,7 +162,8 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _guarded(self, handler: Handler) -> Callable[[Any, Any], Awaitable[None]]:
         async def run(_: Any, context: Any) -> None:
             try:
-                await handler(context)
+                with self._calls.entered(address_of_peer(context.peer()), self._plane.current().spec.listen):
+                    await handler(context)
             except Failed as error:
                 _end(context, error)
             except GatehouseError as error:
@@ -168,10 +180,10 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _refused(self, context: Any) -> None:
         raise head_too_large(self._plane.current().spec.listen.max_header_bytes)
 
-    async def _read(self, context: Any) -> bytes:
+    async def _read(self, context: Any, seconds: float) -> bytes:
         """The one message of a call. Raises RequestError."""
         try:
-            async with within(self._plane.current().spec.listen.body_timeout):
+            async with within(seconds):
                 message = await context.read()
         except TimeoutError:
             raise RequestError("The message was not received in time.", code="request_timeout", status=408) from None
@@ -179,28 +191,29 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise RequestError("The call has no message.", code="invalid_message")
         return bytes(message) if not isinstance(message, bytes) else message
 
-    # --- without a credential, as over HTTP
+    # --- without a credential, as over HTTP. A message is held in memory while it arrives: those that say nothing are not read, and the
+    # others, of a few bytes, have the time of a head
+
+    async def _asked(self, context: Any) -> bytes:
+        return await self._read(context, self._plane.current().spec.listen.header_timeout)
 
     async def _live(self, context: Any) -> None:
-        await self._read(context)
         await context.write(integer(1, 1))
 
     async def _is_ready(self, context: Any) -> None:
-        await self._read(context)
         await context.write(integer(1, self._ready.welcome()))
 
     async def _about(self, context: Any) -> None:
-        await self._read(context)
         extensions = b"".join(field(3, name) for name in codec.EXTENSIONS)
         await context.write(field(1, "gatehouse") + field(2, version("gatehouse")) + extensions)
 
     async def _check(self, context: Any) -> None:
-        if health_service(await self._read(context)) not in ("", SERVICE):
+        if health_service(await self._asked(context)) not in ("", SERVICE):
             raise Failed("NOT_FOUND", "There is no such service here.")
         await context.write(health(self._ready.welcome()))
 
     async def _watch(self, context: Any) -> None:
-        known = health_service(await self._read(context)) in ("", SERVICE)
+        known = health_service(await self._asked(context)) in ("", SERVICE)
         told = b""
         while not self._plane.draining or told == b"":
             now = health(self._ready.welcome()) if known else integer(1, 3)  # SERVICE_UNKNOWN
@@ -212,8 +225,11 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _reflect(self, context: Any) -> None:
         while True:
-            async with within(self._plane.current().spec.listen.keep_alive_timeout):
-                message = await context.read()
+            try:
+                async with within(self._plane.current().spec.listen.header_timeout):
+                    message = await context.read()
+            except TimeoutError:
+                raise Failed("DEADLINE_EXCEEDED", "The stream was idle for too long.") from None
             if message is grpc.aio.EOF:
                 return
             await context.write(reflected(message, self._description))
@@ -249,10 +265,10 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _message(self, context: Any, call: Call) -> bytes:
         """The message, while memory of the caller's is held for it. Raises GatehouseError when there is none."""
-        memory = self._plane.memory
-        memory.take(call.owner, STEP, self._plane.current().spec.listen)
+        memory, listen = self._plane.memory, self._plane.current().spec.listen
+        memory.take(call.owner, STEP, listen)
         try:
-            return await self._read(context)
+            return await self._read(context, listen.body_timeout)
         finally:
             memory.give_back(call.owner, STEP)
 
@@ -310,8 +326,9 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise failed(wrong, request_id)
         client = CallClient(plane, call.owner)
         exchange = Exchange(plane, plane.current(), client, path, headers, call.peer, request_id)
-        if call.remaining is not None:
-            exchange.deadline = exchange.until = exchange.wake_at = min(exchange.deadline, plane.now + call.remaining)
+        if call.remaining is not None and (ends := plane.now + call.remaining) < exchange.deadline:
+            exchange.deadline = exchange.until = exchange.wake_at = ends
+            exchange.hurried = True
         exchange.body = body
         exchange.clock.mark(PHASES[0])
         exchange.run(phases(exchange))
@@ -325,7 +342,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _model_ready(self, context: Any) -> None:
         call = await self._arrived(context, "ModelReady")
-        name, number = named(await self._read(context))
+        name, number = named(await self._message(context, call))
         client = await self._exchanged(call, codec.model_path(name, number, "ready"), b"", call.headers, call.request_id, metadata)
         client.taken()
         context.set_trailing_metadata(client.shown())
@@ -340,7 +357,7 @@ class GrpcListener(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _model_metadata(self, context: Any) -> None:
         call = await self._arrived(context, "ModelMetadata")
-        name, number = named(await self._read(context))
+        name, number = named(await self._message(context, call))
         client = await self._exchanged(call, codec.model_path(name, number), b"", call.headers, call.request_id, metadata)
         client.taken()
         answer = metadata_response(client.body())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
 import msgspec
 
-from gateway.core.errors import GatehouseError, PermissionDenied, RequestError
+from gateway.core.errors import GatehouseError, Overloaded, PermissionDenied, RequestError
 from gateway.core.ports import Reservation
 from gateway.core.specs import ListenSpec
 from gateway.core.types import Headers, Peer, Usage
@@ -38,6 +39,29 @@ STATUSES: Final = {
 SHOWN: Final = ("x-", "retry-after", "www-authenticate", "dpop-nonce")
 _CERTIFICATES: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----\s*").findall
 Metadata = tuple[tuple[str, str], ...]
+
+
+class PeerCalls:
+    """Calls under way, by the other end of their connection. grpcio bounds connections and calls, but not by whose they are: one client
+    could have all of them, without any credential. Those of a trusted proxy are anybody's, and are not bounded."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    @contextmanager
+    def entered(self, address: str, limits: ListenSpec) -> Iterator[None]:
+        """Counts a call while it lasts. Raises Overloaded where the address has as many already as it may have connections."""
+        count = self._counts.get(address, 0)
+        if count >= limits.max_connections_per_peer and not is_trusted(address, limits.trusted_peers):
+            raise Overloaded("Too many calls at once from this address.", retry_after=1.0)
+        self._counts[address] = count + 1
+        try:
+            yield
+        finally:
+            if left := self._counts[address] - 1:
+                self._counts[address] = left
+            else:
+                del self._counts[address]
 
 
 class Failed(Exception):

@@ -274,6 +274,59 @@ def test_health_and_reflection(channel: grpc.Channel) -> None:
     assert any(number == 7 for number, _, _ in fields(memoryview(answers[2])))
 
 
+def test_what_says_nothing_is_not_waited_for(tensors: Gatehouse) -> None:
+    """A message is in memory while it arrives, and these callers have no credential."""
+    host, _, port = address(tensors).rpartition(":")
+    for method, answer in (("ServerLive", b"\x08\x01"), ("ServerReady", b"\x08\x01"), ("ServerMetadata", b"gatehouse")):
+        with socket.create_connection((host, int(port)), timeout=60) as wire:
+            called = http2.frame(http2.HEADERS, http2.END_HEADERS, 1, http2.head(SERVICE + method))
+            begun = http2.message(b"x" * 8_000_000)[:1000]  # the rest never comes
+            wire.sendall(http2.OPENED + http2.frame(http2.SETTINGS, http2.ACK, 0) + called + http2.frame(http2.DATA, 0, 1, begun))
+            got = b""
+            while answer not in got:
+                data = wire.recv(65536)
+                assert data, got
+                got += data
+
+
+def test_calls_of_one_address_are_bounded(launch: Callable[..., Gatehouse], tmp_path: Path) -> None:
+    """One client that watches the health many times, which needs no credential, must not have all calls."""
+    listen = {"grpc": "127.0.0.1:0", "max_connections_per_peer": 8}
+    gatehouse = launch(settings(tmp_path / "state", tmp_path / "double.onnx", listen=listen)).start()
+    with grpc.insecure_channel(address(gatehouse)) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        watching = [channel.unary_stream("/grpc.health.v1.Health/Watch")(b"") for _ in range(8)]
+        assert [next(each)[:1] for each in watching] == [b"\x08"] * 8
+        with pytest.raises(grpc.RpcError) as error:
+            check(b"")
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE and "Too many calls" in error.value.details()
+        assert dict(error.value.trailing_metadata())["x-gatehouse-code"] == "overloaded"
+        watching.pop().cancel()
+
+        def checked() -> bool:
+            try:
+                return bool(check(b""))
+            except grpc.RpcError:
+                return False
+
+        until(checked, what="room for another call")
+        for each in watching:
+            each.cancel()
+
+
+def test_a_stream_of_reflection_that_is_idle_ends(launch: Callable[..., Gatehouse], tmp_path: Path) -> None:
+    listen = {"grpc": "127.0.0.1:0", "header_timeout": "2s"}
+    gatehouse = launch(settings(tmp_path / "state", tmp_path / "double.onnx", listen=listen)).start()
+    with grpc.insecure_channel(address(gatehouse)) as channel:
+        over = threading.Event()
+        asked = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")(iter(over.wait, True))
+        try:
+            assert asked.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        finally:
+            over.set()
+    assert not any("a call of gRPC failed" in line for line in gatehouse.lines), "whoever is idle writes into no log"
+
+
 def test_the_description_is_that_of_the_official_client() -> None:
     file = descriptor_pb2.FileDescriptorProto.FromString(descriptor())
     pool = descriptor_pool.DescriptorPool()

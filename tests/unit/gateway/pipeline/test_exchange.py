@@ -109,6 +109,16 @@ def test_who_hangs_up_before_the_answer_is_charged_for_the_prompt(body: bytes) -
     assert (world.outcome.outcome, world.outcome.prompt_tokens, world.outcome.estimated) == ("cancelled", len(body) >> 2, True)
 
 
+def test_who_sets_a_deadline_that_the_answer_does_not_meet_is_charged_for_the_prompt_too() -> None:
+    """It is to hang up at a moment that is known before."""
+    world = World()
+    exchange, client = world.start()
+    exchange.hurried = True
+    expires(world, exchange)
+    assert world.limiter.reservations[0].settled == [Usage(len(BODY) >> 2, 0, 0, True)]
+    assert (world.outcome.outcome, client.status, world.outcome.charged) == ("timeout", 504, True)
+
+
 def test_who_hangs_up_before_the_engine_has_the_request_is_charged_nothing() -> None:
     world = World()
     world.route.wait = True
