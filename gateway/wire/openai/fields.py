@@ -35,7 +35,7 @@ _COMMON = names(
     "skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens allowed_token_ids bad_words "
     "prompt_logprobs add_special_tokens "
     "structured_outputs guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern structural_tag "
-    "return_tokens_as_token_ids return_token_ids repetition_detection echo truncation_side logprob_token_ids stream_interval "
+    "return_tokens_as_token_ids return_token_ids repetition_detection echo truncation_side logprob_token_ids "
     "thinking_token_budget "
     # SGLang
     "regex ebnf json_schema stop_regex no_stop_trim return_hidden_states return_cached_tokens_details "
@@ -105,7 +105,9 @@ NEVER: Final = DROPPED | names(
     # scheduling, slots and names of requests
     "priority id_slot slot_id session_params session_id rid request_id return_prompt_hidden_states "
     # aliases of bounds that limits count by
-    "n_predict n_cmpl max_new_tokens num_predict",
+    "n_predict n_cmpl max_new_tokens num_predict "
+    # many tokens in one event: a stream that its client gives up is charged by its events
+    "stream_interval",
 )
 """Fields that never reach an engine, whatever `unknown_fields` says."""
 STORED: Final = frozenset({"uuid", "content_hash", "file_id"})

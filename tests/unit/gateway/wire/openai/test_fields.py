@@ -29,6 +29,7 @@ def test_an_error_tells_the_client_what_is_right_and_nothing_of_the_operators_se
     assert refused("messages[0].xyzzy", MESSAGE).message == "messages[0].xyzzy: this field is not known here; leave it out."
     assert (error.status, error.code, error.param) == (400, "unsupported_parameter", "messages[0].contnt")
     assert "never reaches an engine" in refused("priority", KNOWN["chat"]).message
+    assert "never reaches an engine" in refused("stream_interval", KNOWN["chat"]).message, "by which a stream that is cut would cost less"
 
 
 def test_only_another_case_of_a_known_name_is_wrong() -> None:
