@@ -196,7 +196,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/joined/order_side.py": ("tests/e2e/test_placed_engines.py", "ACCEPTS"),
     "gateway/app/joined/report.py": ("tests/e2e/test_joined_machines.py", '["engines"][0]["slots"]'),
     "gateway/app/joined/run.py": ("tests/e2e/test_joined_machines.py", "was removed"),
-    "gateway/app/joined/small_server.py": ("tests/e2e/test_tickets.py", "ticket_mismatch"),
     "gateway/app/joined/ticket_port.py": ("tests/e2e/test_tickets.py", "ticket_mismatch"),
     "gateway/app/limits/budget_ledger.py": ("tests/e2e/test_reconcile_budgets.py", "not_compared"),
     "gateway/app/limits/budget_log.py": ("tests/unit/gateway/app/limits/test_budget_runs.py", "budget_log"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -139,6 +140,28 @@ def test_what_was_altered_is_refused_and_uses_nothing_up(gatehouse: Gatehouse, m
     assert run(ticket, text=forged).json()["error"]["code"] == "invalid_ticket"
     assert run(ticket, path="/v1/models").status_code == 404
     assert run(ticket).status_code == 200
+
+
+def test_of_a_ticket_one_body_at_a_time_is_received(gatehouse: Gatehouse, machine: JoinedMachine) -> None:
+    """Else whoever has one ticket could fill the machine's memory with its body."""
+    ticket = given(gatehouse)
+    body, url, (host, _, port) = ticket["body"].encode(), urlsplit(ticket["url"]), ticket["address"].rpartition(":")
+    lines = (
+        f"POST {url.path} HTTP/1.1",
+        f"host: {url.hostname}",
+        f"authorization: Bearer {ticket['ticket']}",
+        f"content-length: {len(body)}",
+    )
+    head = "\r\n".join((*lines, "", ""))
+    context = ssl.create_default_context(cadata=ticket["ca"])
+    with (
+        socket.create_connection((host, int(port)), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname=url.hostname) as slow,
+    ):
+        slow.sendall(head.encode() + body[:-1])
+        until(lambda: run(ticket, body=ticket["body"] + " ").status_code == 503, what="the refusal of a second body")
+        slow.sendall(body[-1:])
+        assert slow.recv(12) == b"HTTP/1.1 200"
 
 
 def test_requests_whose_answers_the_gateway_must_see_get_no_ticket(gatehouse: Gatehouse, machine: JoinedMachine) -> None:

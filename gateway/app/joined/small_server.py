@@ -26,6 +26,8 @@ class TimedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._due = self.loop.call_later(HEAD_SECONDS, transport.abort)
+        if self.limit_concurrency is not None and len(self.connections) > 2 * self.limit_concurrency:
+            transport.abort()  # connections that are told of their refusal are bounded too
 
     def on_headers_complete(self) -> None:
         self._arrived()
@@ -56,8 +58,8 @@ def small_server(
     tls: ssl.SSLContext | None = None,
     connection: type[TimedConnection] = TimedConnection,
 ) -> QuietServer:
-    """A server that is not started. connections: at most. keep_alive, graceful: seconds for which an idle connection stays open, and for
-    which requests under way have time at the end."""
+    """A server that is not started. connections: at most that are served; others get 503, or nothing where there are twice as many.
+    keep_alive, graceful: seconds for which an idle connection stays open, and for which requests under way have time at the end."""
     config = uvicorn.Config(
         application,
         interface="asgi3",

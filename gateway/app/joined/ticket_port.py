@@ -54,6 +54,8 @@ class TicketPort:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._context.set_alpn_protocols(["http/1.1"])
+        self._arriving: set[str] = set()
+        """Tickets whose body is being read: of each one at a time, as else one ticket could fill the memory."""
         self._running: dict[str, asyncio.Event] = {}
         """Requests that run, by their ticket's id. An event is set if its request must end."""
         self._clients: dict[str, httpx.AsyncClient] = {}
@@ -128,8 +130,14 @@ class TicketPort:
             raise Overloaded("This machine takes no tickets at the moment.", retry_after=1.0)
         if ticket.size > MAX_BODY:
             raise RequestError("The body is too large.", code="request_too_large", status=413)
-        async with within(BODY_SECONDS):
-            body = await _body(receive, ticket.size)
+        if ticket.id in self._arriving:
+            raise Overloaded("The body of this ticket is being received on another connection.", retry_after=1.0)
+        self._arriving.add(ticket.id)
+        try:
+            async with within(BODY_SECONDS):
+                body = await _body(receive, ticket.size)
+        finally:
+            self._arriving.remove(ticket.id)
         if self._place(ticket.engine) is None:
             raise Overloaded("The engine is not up.", retry_after=1.0)
         self.checker.use(ticket, scope["raw_path"].decode("ascii"), body)
