@@ -427,6 +427,9 @@ def test_operators_see_and_end_what_clients_have(clients: Any, engine: EngineThr
 
     wanted = {("batch_cancelled", "ops/root"), ("file_deleted", "ops/root"), ("batch_created", "acme/app")}
     until(lambda: wanted <= told(), what="the records")
+    about = [one for one in gateway.audit() if one["kind"] == "event" and one.get("target") in (id, file)]
+    assert {"file_uploaded", "batch_created"} <= {one["event"] for one in about}
+    assert all(one.get("tenants") == ["acme"] for one in about), "by which the tenant's auditors and legal holds find them"
 
 
 def test_a_batch_leaves_slots_free(clients: Any, engine: EngineThread, gateway: Gatehouse) -> None:

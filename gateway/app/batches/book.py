@@ -91,7 +91,8 @@ class BatchBook:
             keep=keep_of(wanted.get("output_expires_after"), self._files_settings.expire_after),
         )
         made = await self._kept.add(record, self._settings.window, self._settings.max_open, began)
-        self._record("batch_created", made.id, {"endpoint": made.endpoint, "input": made.input}, actor=made.creator.name)
+        detail = {"tenant": made.creator.tenant, "endpoint": made.endpoint, "input": made.input}
+        self._record("batch_created", made.id, detail, actor=made.creator.name)
         self.made()
         return made
 

@@ -215,7 +215,7 @@ class ClientFiles:
     async def add(self, record: FileRecord, keep: float, began: float) -> FileRecord:
         made = await self._kept.add(record, keep, began)
         self._counts["uploaded"] += 1
-        self._record("file_uploaded", made.id, {"bytes": made.size, "purpose": made.purpose}, actor=made.owner)
+        self._record("file_uploaded", made.id, {"tenant": made.tenant, "bytes": made.size, "purpose": made.purpose}, actor=made.owner)
         return made
 
     async def remove(self, id: str) -> None:
@@ -232,7 +232,7 @@ class ClientFiles:
         """The record is gone: so is the content."""
         await self.remove(record.id)
         self._counts["expired"] += 1
-        self._record("file_expired", record.id, {"bytes": record.size}, actor=record.owner)
+        self._record("file_expired", record.id, {"tenant": record.tenant, "bytes": record.size}, actor=record.owner)
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily("gatehouse_file_uploads", "Files that are being uploaded", value=float(self.uploads))
