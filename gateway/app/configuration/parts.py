@@ -149,31 +149,37 @@ class PartsBuilder:
             wanted = spec.guardrails[number]
             key = key_of(wanted)
             known, read = before.guardrails.get(key), before.files.get(key, {})
-            if known is not None and reads_files(wanted.settings) and not self._unchanged(files_of(wanted.settings), read):
+            texts: dict[str, str | Exception] = {}
+            if known is not None and reads_files(wanted.settings) and not self._unchanged(files_of(wanted.settings), read, texts):
                 known = None
             if known is None:
                 read = {}
-                known = self._guardrail(number, wanted, read)
+                known = self._guardrail(number, wanted, read, texts)
             made[key] = known
             if read:
                 files[key] = read
         return made
 
-    def _unchanged(self, named: list[Any], read: Mapping[str, bytes]) -> bool:
+    def _unchanged(self, named: list[Any], read: Mapping[str, bytes], texts: dict[str, str | Exception]) -> bool:
         """Whether what was read of these files is what they hold now. A large list is not to be compiled again for nothing: that keeps the
-        interpreter from everything else."""
-        try:
-            if len(read) != len(named) or not all(isinstance(name, str) and name in read for name in named):
-                return False  # it read them in a way of its own
-            return all(_digest(self._read_text(name)) == known for name, known in read.items())
-        except (OSError, ValueError):  # what is wrong is said where it is built
-            return False
+        interpreter from everything else. texts: gets what they hold, or why they cannot be read."""
+        if len(read) != len(named) or not all(isinstance(name, str) and name in read for name in named):
+            return False  # it read them in a way of its own
+        for name in named:
+            try:
+                texts[name] = self._read_text(name)
+            except (OSError, ValueError) as error:
+                texts[name] = error
+        return all(isinstance(text := texts[name], str) and _digest(text) == known for name, known in read.items())
 
-    def _guardrail(self, number: int, spec: GuardrailSpec, read: dict[str, bytes]) -> Guarded:
-        """read: gets the digests of the files that it reads."""
+    def _guardrail(self, number: int, spec: GuardrailSpec, read: dict[str, bytes], texts: Mapping[str, str | Exception]) -> Guarded:
+        """read: gets the digests of the files that it reads. texts: of files that were read just now, each only once, so that what was
+        compared is what is built."""
 
         def reading(name: str) -> str:
-            text = self._read_text(name)
+            text = texts[name] if name in texts else self._read_text(name)
+            if isinstance(text, Exception):
+                raise text
             read[name] = _digest(text)
             return text
 
