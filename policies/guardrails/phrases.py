@@ -141,34 +141,23 @@ class PhraseSet:
         self.window = max(WINDOW, 4 * self.longest)
         self.trigger = _trigger(folded)
         self._phrases = folded
-        self._exact: re2._re2.RE2 | None = None
-        self._base: Base | None = None
-        self._added: re2._re2.RE2 | None = None
-        self._sure = True
+        exact: re2._re2.RE2 | None = None
+        base: Base | None = None
+        added: re2._re2.RE2 | None = None
         size = sum(map(len, folded))
         if size >= LEAST:
-            self._letters = self._exact = self._shared(folded, bases)
+            base, added = _shared(folded, bases)
+            exact = base.pattern
         elif size > MAX_LATER:
-            self._letters = self._exact = _compile(_pattern(folded, BOUNDARY, " "))
-        else:
-            self._letters = _compile(_pattern(folded, "", " "))
-        work = self._letters.ProgramSize() + (0 if self._added is None else self._added.ProgramSize())
+            exact = _compile(_pattern(folded, BOUNDARY, " "))
+        self._letters: re2._re2.RE2 = _compile(_pattern(folded, "", " ")) if exact is None else exact
+        self._exact, self._base, self._added = exact, base, added
+        self._sure = base is None or base.phrases <= frozenset(folded)
+        work = self._letters.ProgramSize() + (0 if added is None else added.ProgramSize())
         self.portion = max(_LEAST_PORTION, min(_LARGEST_PORTION, _PORTION_WORK // work))
         self.harmless: Callable[[str], bool | None] = lru_cache(65536)(self._harmless)
         """For a character outside of a match: None when it may begin one or must wait for its marks, else whether a word may go on
         behind it."""
-
-    def _shared(self, folded: list[str], bases: Bases) -> re2._re2.RE2:
-        """The pattern of a list in use that differs little from this one, with one beside it for what is new; else one of its own."""
-        members = frozenset(folded)
-        base = bases.nearest(members)
-        if base is None:
-            base = bases.add(Base(members, _compile(_pattern(folded, BOUNDARY, " "))))
-        added = sorted(members - base.phrases)
-        if added:
-            self._added = _compile(_pattern(added, BOUNDARY, " "))
-        self._base, self._sure = base, base.phrases <= members
-        return base.pattern
 
     def _harmless(self, character: str) -> bool | None:
         folded = fold_character(character)
@@ -229,6 +218,16 @@ def _read(pattern: re2._re2.RE2, data: bytes) -> bool:
     for escape in _ESCAPES:
         data = data.replace(escape, b"\\;")
     return bool(pattern.Match(_START, data, 0, len(data))[0][0] >= 0)
+
+
+def _shared(folded: list[str], bases: Bases) -> tuple[Base, re2._re2.RE2 | None]:
+    """The base of a list in use that differs little from this one, with a pattern for what is new; else a base of its own."""
+    members = frozenset(folded)
+    base = bases.nearest(members)
+    if base is None:
+        return bases.add(Base(members, _compile(_pattern(folded, BOUNDARY, " ")))), None
+    added = sorted(members - base.phrases)
+    return base, _compile(_pattern(added, BOUNDARY, " ")) if added else None
 
 
 def _folded(phrases: Iterable[str]) -> list[str]:
